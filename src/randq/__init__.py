@@ -1,0 +1,1 @@
+"""Weight posteriors over Q-networks."""
