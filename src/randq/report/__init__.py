@@ -1,0 +1,1 @@
+"""Statistics and pictures of results. The only place that draws."""
