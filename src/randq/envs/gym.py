@@ -1,0 +1,104 @@
+"""The environments of this package for Gymnasium; importing this file registers them.
+
+`gymnasium.make("randq.envs.gym:randq/NChain-v0", length=50)` imports and makes in one line.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+
+from randq import config
+from randq.envs import ENVIRONMENTS, Environment, Step
+from randq.types import Array, Float32, Key, PyTree
+
+# The environment is a static argument of module-level functions, so that all instances with equal
+# settings (a vector of environments, for example) share one compilation.
+_static = functools.partial(jax.jit, static_argnums=0)
+
+
+@_static
+def _begin(env: Environment[Any, Any], key: Key) -> tuple[PyTree, Key]:
+    world_key, key = jax.random.split(key)
+    return env.world(world_key), key
+
+
+@_static
+def _reset(
+    env: Environment[Any, Any], world: PyTree, key: Key
+) -> tuple[Key, PyTree, Float32[Array, "..."]]:
+    key, reset_key = jax.random.split(key)
+    state, observation = env.reset(world, reset_key)
+    return key, state, observation
+
+
+@_static
+def _step(
+    env: Environment[Any, Any], world: PyTree, state: PyTree, action: Array, key: Key
+) -> tuple[Key, PyTree, Step]:
+    key, step_key = jax.random.split(key)
+    state, step = env.step(world, state, action, step_key)
+    return key, state, step
+
+
+class GymnasiumEnv(gymnasium.Env[np.ndarray, np.int64]):
+    """Any environment of this package behind Gymnasium's interface.
+
+    `reset(seed=s)` decides everything that follows, the world included: it draws a new world from
+    `jax.random.split(jax.random.key(s))[0]`. A `reset()` without a seed stays in the world. So seed
+    once, or give the environment a `mapping_seed`, to learn in one world.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012, as Gymnasium declares it
+
+    def __init__(self, environment: Environment[Any, Any]) -> None:
+        self.environment = environment
+        low, high = environment.observation_bounds
+        shape = environment.observation_shape
+        self.observation_space = gymnasium.spaces.Box(
+            np.broadcast_to(np.float32(low), shape), np.broadcast_to(np.float32(high), shape)
+        )
+        self.action_space = gymnasium.spaces.Discrete(environment.num_actions)
+        self._world: PyTree = None
+        self._state: PyTree = None
+        self._key: Key | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None or self._key is None:
+            # JAX keeps 32 bits of a seed and Gymnasium allows any; unseeded, its generator decides.
+            drawn = self.np_random.integers(2**32) if seed is None else seed % 2**32
+            self._world, self._key = _begin(self.environment, jax.random.key(int(drawn)))
+        self._key, self._state, observation = _reset(self.environment, self._world, self._key)
+        return np.array(observation), {}
+
+    def step(self, action: np.int64 | int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        config.require(action in self.action_space, "action", action, str(self.action_space))
+        self._key, self._state, step = _step(
+            self.environment, self._world, self._state, np.int32(action), self._key
+        )
+        # A copy, because what JAX hands out is a read-only view of its own buffer.
+        observation = np.array(step.observation)
+        return observation, step.reward.item(), step.terminated.item(), step.truncated.item(), {}
+
+
+def make(name: str, **settings: Any) -> GymnasiumEnv:
+    """The environment of this name in `ENVIRONMENTS`, for Gymnasium; the entry point of all ids."""
+    constructor: Callable[..., Environment[Any, Any]] = ENVIRONMENTS[name]
+    return GymnasiumEnv(constructor(**settings))
+
+
+def register() -> None:
+    """Register `randq/<class>-v0` for every environment; calling it again does nothing."""
+    for name, cls in ENVIRONMENTS.items():
+        env_id = f"randq/{cls.__name__}-v0"
+        if env_id not in gymnasium.registry:
+            gymnasium.register(env_id, entry_point="randq.envs.gym:make", kwargs={"name": name})
+
+
+register()
