@@ -1,7 +1,9 @@
 """Validated settings: every refusal names the setting, what it got and what it takes."""
 
 import difflib
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import jax
@@ -43,6 +45,16 @@ def one_of(setting: str, got: object, options: Iterable[str]) -> None:
     if close := difflib.get_close_matches(str(got), options, n=1):
         takes += f" (did you mean {close[0]!r}?)"
     require(got in options, setting, got, takes)
+
+
+def writable_folder(setting: str, got: Path) -> None:
+    """Require a folder that files can be written to, and make it if it is not there."""
+    try:
+        got.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=got):
+            pass
+    except OSError as error:
+        require(False, setting, str(got), f"a folder that can be written to ({error.strerror})")
 
 
 def floating(setting: str, got: Any) -> jnp.dtype:

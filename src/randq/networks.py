@@ -128,7 +128,7 @@ class Network(eqx.Module):
 
 
 class MLP(Network):
-    """Fully connected layers with an activation between them."""
+    """Fully connected layers with an activation between them. Inputs of any shape are flattened."""
 
     hidden: tuple[Linear, ...]
     head: Linear
@@ -151,7 +151,8 @@ class MLP(Network):
 
         return uniforms(make, key, floating("dtype", dtype))
 
-    def features(self, x: Float[Array, " in"]) -> Float[Array, " features"]:
+    def features(self, x: Float[Array, "..."]) -> Float[Array, " features"]:
+        x = x.reshape(-1)
         for layer in self.hidden:
             x = self.activation(layer(x))
         return x

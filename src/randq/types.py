@@ -1,5 +1,7 @@
 """The few types that everything shares."""
 
+from typing import NamedTuple
+
 from jaxtyping import Array, Bool, Float, Float32, Int, Int32, PRNGKeyArray, PyTree, Shaped
 
 Key = PRNGKeyArray
@@ -10,6 +12,20 @@ Scalar = Float[Array, ""]
 
 Batch = PyTree[Shaped[Array, "batch ..."]]
 """What a network takes, with a leading batch axis on every array."""
+
+
+class Transition(NamedTuple):
+    """One step, or with a leading axis a batch of them."""
+
+    observation: PyTree
+    action: Int32[Array, "..."]
+    reward: Float32[Array, "..."]
+    next_observation: PyTree
+    terminated: Bool[Array, "..."]
+    """Nothing to bootstrap from; never set by a time limit alone."""
+    masks: Float[Array, "... members"]
+    """Which members of an ensemble learn from it."""
+
 
 __all__ = [
     "Array",
@@ -23,4 +39,5 @@ __all__ = [
     "PyTree",
     "Scalar",
     "Shaped",
+    "Transition",
 ]

@@ -52,6 +52,10 @@ class Environment(abc.ABC, Generic[World, State]):
         """Begin an episode: its first state, and the observation of it."""
 
     @abc.abstractmethod
+    def observe(self, state: State) -> Float32[Array, "..."]:
+        """The observation of a state, so that a replay can hold states, which are smaller."""
+
+    @abc.abstractmethod
     def step(
         self, world: World, state: State, action: Int32[Array, ""], key: Key
     ) -> tuple[State, Step]:
@@ -83,6 +87,11 @@ class Environment(abc.ABC, Generic[World, State]):
     @abc.abstractmethod
     def max_steps(self) -> int | None:
         """The most steps an episode can take; None where it has no limit."""
+
+    @property
+    @abc.abstractmethod
+    def fixed_length(self) -> bool:
+        """Whether every episode takes exactly `max_steps` steps."""
 
 
 def check_mapping_seed(seed: object, maps_randomly: bool, unless: str) -> None:

@@ -134,3 +134,7 @@ class DeepSea(Environment[Array, DeepSeaState]):
     @property
     def max_steps(self) -> int:
         return self.size
+
+    @property
+    def fixed_length(self) -> bool:
+        return True

@@ -59,15 +59,15 @@ class NChain(Environment[Array, ChainState]):
             return jnp.ones(self.length, jnp.int32)
         return random_action_map(key, (self.length,), self.mapping_seed)
 
-    def observe(self, position: Int32[Array, ""]) -> Float32[Array, " n"]:
-        """The observation of a state; vmapped over all positions it tabulates the chain."""
+    def observe(self, state: ChainState) -> Float32[Array, " n"]:
         states = jnp.arange(self.length, dtype=jnp.int32)
-        seen = states <= position if self.features == "thermometer" else states == position
+        at = state.position
+        seen = states <= at if self.features == "thermometer" else states == at
         return seen.astype(jnp.float32)
 
     def reset(self, world: Int32[Array, " n"], key: Key) -> tuple[ChainState, Float32[Array, " n"]]:
         start = ChainState(position=jnp.ones((), jnp.int32), steps=jnp.zeros((), jnp.int32))
-        return start, self.observe(start.position)
+        return start, self.observe(start)
 
     def step(
         self,
@@ -84,7 +84,7 @@ class NChain(Environment[Array, ChainState]):
         reward = jnp.where(wanted > last, jnp.float32(LARGE), reward)
         state = ChainState(position=jnp.clip(wanted, 0, last), steps=state.steps + 1)
         return state, Step(
-            observation=self.observe(state.position),
+            observation=self.observe(state),
             reward=reward,
             terminated=jnp.zeros((), bool),
             truncated=state.steps >= self.max_steps,
@@ -110,3 +110,7 @@ class NChain(Environment[Array, ChainState]):
     @property
     def max_steps(self) -> int:
         return self.length + 8
+
+    @property
+    def fixed_length(self) -> bool:
+        return True

@@ -1,0 +1,1 @@
+"""Replay memories: `ring` lives in the compiled program."""

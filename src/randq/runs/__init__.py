@@ -1,0 +1,1 @@
+"""Runs: training with an eye on it, and what is kept of it."""
