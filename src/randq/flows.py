@@ -45,7 +45,8 @@ class RealNVPStep(eqx.Module):
         shift, gate = self._shift_and_gate(mask * z)
         sigma = jax.nn.sigmoid(gate)
         moved = (z - (1 - sigma) * shift) / sigma
-        return mask * z + (1 - mask) * moved, -jnp.sum((1 - mask) * jax.nn.log_sigmoid(gate))
+        # A choice, not a product: where a gate is closed, moved is infinite.
+        return jnp.where(mask > 0, z, moved), -jnp.sum((1 - mask) * jax.nn.log_sigmoid(gate))
 
     def _shift_and_gate(
         self, kept: Float[Array, " size"]

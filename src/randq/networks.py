@@ -43,6 +43,10 @@ class Linear(eqx.Module):
             bound * supply.take(in_features, out_features), bound * supply.take(out_features)
         )
 
+    @property
+    def fan_in(self) -> int:
+        return self.weight.shape[0]
+
     def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
         size = self.weight.shape[0]
         require(x.shape == (size,), "input of a linear layer", x.shape, f"shape ({size},)")
@@ -87,6 +91,10 @@ class Conv2d(eqx.Module):
         bound = (kernel * kernel * in_channels) ** -0.5
         weight = bound * supply.take(kernel, kernel, in_channels, out_channels)
         return cls(weight, bound * supply.take(out_channels), stride)
+
+    @property
+    def fan_in(self) -> int:
+        return self.weight.size // self.bias.size
 
     def __call__(self, x: Float[Array, "h w in"]) -> Float[Array, "new_h new_w out"]:
         channels = self.weight.shape[2]
@@ -145,6 +153,8 @@ class MLP(Network):
         activation: Callable[[Array], Array] = jax.nn.relu,
         dtype: Any = jnp.float32,
     ) -> "MLP":
+        """Layers as `Linear.create` makes them."""
+
         def make(supply: Supply) -> MLP:
             *layers, head = _chain([in_features, *hidden, out_features], supply)
             return cls(hidden=tuple(layers), head=head, activation=activation)

@@ -19,5 +19,9 @@ def log_density(
     x: Float[Array, " size"], mean: Float[Array, " size"], log_std: Float[Array, " size"]
 ) -> Scalar:
     """log N(x; mean, std^2), summed over the entries."""
-    standard = (x - mean) * jnp.exp(-log_std)
-    return jnp.sum(-0.5 * standard**2 - log_std - 0.5 * math.log(2 * math.pi))
+    return standard_log_density((x - mean) * jnp.exp(-log_std)) - jnp.sum(log_std)
+
+
+def standard_log_density(x: Float[Array, " size"]) -> Scalar:
+    """log N(x; 0, 1), summed over the entries."""
+    return jnp.sum(-0.5 * x**2 - 0.5 * math.log(2 * math.pi))

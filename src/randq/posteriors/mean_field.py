@@ -27,8 +27,8 @@ from randq.types import Array, Float, Key, Scalar
 class MeanField(Family):
     """A Gaussian for each weight, independent of all others; the cost is its exact KL."""
 
-    initial_std: float = 0.05
-    """Standard deviation of every weight before training."""
+    initial_std: float = 0.5
+    """Standard deviation of the weights before training, times 1/sqrt(inputs of the layer)."""
     prior_std: float = 1.0
     """Standard deviation of the Gaussian prior (the authors have 1)."""
     layers: Layers = "linear"
@@ -39,13 +39,13 @@ class MeanField(Family):
     def __post_init__(self) -> None:
         number("initial_std", self.initial_std)
         number("prior_std", self.prior_std)
+        one_of("layers", self.layers, get_args(Layers))
         one_of("noise", self.noise, get_args(NoiseScope))
 
     def build(self, init: Init, key: Key) -> Layerwise:
-        # The inverse of softplus, so that training starts from initial_std.
-        rho = jnp.log(jnp.expm1(self.initial_std))
-
         def make(layer: Layer) -> MeanFieldLayer:
+            # The inverse of softplus, so that training starts from the initial deviation.
+            rho = jnp.log(jnp.expm1(self.initial_std * layer.fan_in**-0.5))
             return MeanFieldLayer(
                 mean_layer=layer,
                 weight_rho=jnp.full_like(layer.weight, rho),

@@ -12,12 +12,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from randq.config import number, one_of, whole
+from randq.config import number, one_of, whole, within
 from randq.flows import Flow, Masks
 from randq.networks import Conv2d, Layer, Linear
 from randq.noise import Supply, normals, uniforms
 from randq.posteriors.base import Family, Init
-from randq.posteriors.gaussian import kl_to_prior, log_density
+from randq.posteriors.gaussian import kl_to_prior, log_density, standard_log_density
 from randq.posteriors.layerwise import (
     Layers,
     Layerwise,
@@ -39,10 +39,14 @@ class MNF(Family):
     """Steps of the inverse flow of the auxiliary posterior r(z | w)."""
     flow_hidden: int = 16
     """Hidden units in each step of both flows."""
-    initial_std: float = 0.05
-    """Standard deviation of every weight, given z, before training."""
+    initial_std: float = 0.5
+    """Standard deviation of the weights, given z, before training, times 1/sqrt(inputs)."""
     initial_z_std: float = 0.1
-    """Standard deviation of z_0 before training; its mean starts at 1."""
+    """Standard deviation of z_0 before training."""
+    initial_z_mean: float = 1.0
+    """Mean of z_0 before training ..."""
+    initial_z_spread: float = 0.0
+    """... and how far, at most, its entries start from that."""
     prior_std: float = 1.0
     """Standard deviation of the Gaussian prior over weights (the authors have 1)."""
     layers: Layers = "linear"
@@ -57,6 +61,9 @@ class MNF(Family):
         number("initial_std", self.initial_std)
         number("initial_z_std", self.initial_z_std)
         number("prior_std", self.prior_std)
+        within("initial_z_mean", self.initial_z_mean, -10.0, 10.0)
+        within("initial_z_spread", self.initial_z_spread, 0.0, 10.0)
+        one_of("layers", self.layers, get_args(Layers))
         one_of("noise", self.noise, get_args(NoiseScope))
 
     def build(self, init: Init, key: Key) -> Layerwise:
@@ -71,15 +78,16 @@ class MNF(Family):
 
     def _layer(self, layer: Layer, supply: Supply) -> "MNFLayer":
         size, dtype = _num_factors(layer), layer.weight.dtype
+        log_std = jnp.log(self.initial_std * layer.fan_in**-0.5)
 
         def flow(steps: int) -> Flow:
             return Flow.supplied(size, steps, self.flow_hidden, supply)
 
         return MNFLayer(
             mean_layer=layer,
-            weight_log_std=jnp.full_like(layer.weight, jnp.log(self.initial_std)),
-            bias_log_std=jnp.full_like(layer.bias, jnp.log(self.initial_std)),
-            z0_mean=jnp.ones((size,), dtype),
+            weight_log_std=jnp.full_like(layer.weight, log_std),
+            bias_log_std=jnp.full_like(layer.bias, log_std),
+            z0_mean=self.initial_z_mean + self.initial_z_spread * supply.take(size),
             z0_log_std=jnp.full((size,), jnp.log(self.initial_z_std), dtype),
             flow=flow(self.flow_steps),
             auxiliary=Auxiliary(
@@ -154,7 +162,8 @@ class MNFLayer(LocalLayerPosterior):
 
         kl = kl_to_prior(mean, self.weight_log_std, self.prior_std)
         kl = kl + kl_to_prior(layer.bias, self.bias_log_std, self.prior_std)
-        log_q = log_density(z0, self.z0_mean, self.z0_log_std) - log_det
+        # The standardised z_0 is epsilon_z itself: subtracting means would only lose digits.
+        log_q = standard_log_density(noise.epsilon_z) - jnp.sum(self.z0_log_std) - log_det
         log_r = self.auxiliary.log_density(z, _rows(weight), noise.auxiliary_masks)
         return replace(layer, weight=weight, bias=bias), kl + log_q - log_r
 

@@ -1,10 +1,11 @@
 """Factorised Gaussian noise of learnt size (Fortunato et al., "Noisy Networks for Exploration")."""
 
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import jax.numpy as jnp
 
-from randq.config import number
+from randq.config import number, one_of
 from randq.networks import Layer
 from randq.noise import Supply
 from randq.posteriors.base import Family, Init, zero_cost
@@ -23,11 +24,11 @@ class Noisy(Family):
 
     def __post_init__(self) -> None:
         number("sigma0", self.sigma0)
+        one_of("layers", self.layers, get_args(Layers))
 
     def build(self, init: Init, key: Key) -> Layerwise:
         def make(layer: Layer) -> NoisyLayer:
-            fan_in = layer.weight.size // layer.bias.size
-            std = self.sigma0 * fan_in**-0.5
+            std = self.sigma0 * layer.fan_in**-0.5
             return NoisyLayer(
                 mean_layer=layer,
                 weight_std=jnp.full_like(layer.weight, std),
