@@ -2,8 +2,8 @@
 
     python benchmarks/draws.py
 
-Both run inside jit on one layer; the best of several repeats is printed. A draw whose cost is linear
-in the number of parameters keeps a constant time per parameter as the layer grows.
+Both run inside jit on one layer; the best of several repeats is printed. A draw whose cost is
+linear in the number of parameters keeps a constant time per parameter as the layer grows.
 """
 
 import time
