@@ -1,6 +1,5 @@
 """Figures, in one style."""
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from randq.config import require
+from randq.config import require, writable_folder
 from randq.regression import Fit
 
 STYLE: dict[Any, Any] = {
@@ -30,13 +29,7 @@ def require_writable(path: Path) -> None:
     """Refuse a file name that a figure cannot be saved under, before anything is computed."""
     require(path.suffix in (".png", ".pdf", ".svg"), "out", str(path), "a .png, .pdf or .svg file")
     require(not path.is_dir(), "out", str(path), "a file, not a folder")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        takes = f"a file in a folder that can be written to ({error.strerror})"
-        require(False, "out", str(path), takes)
+    writable_folder("out", path.parent)
 
 
 @contextmanager

@@ -1,0 +1,150 @@
+"""A job: what to run, as plain data, and how it is run."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from randq.agents.dqn import DQN, DQNState
+from randq.config import one_of, require, whole
+from randq.envs import ENVIRONMENTS, Environment
+from randq.evaluate import is_optimal, rollout
+from randq.loops.compiled import Compiled, RunState
+from randq.presets import preset
+from randq.runs.train import train
+from randq.types import Array, Key, PyTree
+
+Kind = Literal["train", "untrained"]
+Result = dict[str, Any]
+"""What came of a job, as JSON has it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One agent in one environment with some seeds. It is checked when it is made."""
+
+    agent: str
+    """Name of a preset."""
+    env: str
+    """Name of an environment."""
+    seeds: tuple[int, ...]
+    env_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Settings of the agent that differ from its preset, by dotted name."""
+    episodes: int = 0
+    """Budget of a training run."""
+    kind: Kind = "train"
+    """Train, or ask of untrained networks whether their evaluation is optimal already."""
+    batch: int = 10
+    """Untrained networks made at once: best as many as a training run has seeds, because then
+    the program that makes them has been compiled for that."""
+
+    def __post_init__(self) -> None:
+        one_of("kind", self.kind, get_args(Kind))
+        whole("seeds", len(self.seeds), at_least=1)
+        for seed in self.seeds:
+            whole("seeds", seed, at_least=0)
+            require(seed < 2**31, "seeds", seed, "integers below 2**31")
+        whole("batch", self.batch, at_least=1)
+        whole("episodes", self.episodes, at_least=1 if self.kind == "train" else 0)
+        _ = self.settings
+
+    @property
+    def resolved(self) -> tuple[DQN, Environment[Any, Any]]:
+        """The agent and the environment behind the names."""
+        one_of("env", self.env, ENVIRONMENTS)
+        settings = {name: _tuples(value) for name, value in self.env_settings.items()}
+        cls = ENVIRONMENTS[self.env]
+        for name in settings:
+            one_of(f"{self.env} setting", name, _field_names(cls))
+        return override(preset(self.agent, self.env), self.overrides), cls(**settings)
+
+    @property
+    def settings(self) -> str:
+        """All settings in full, so that a result is never taken for one of other settings."""
+        agent, env = self.resolved
+        return f"{agent} in {env}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "seeds": list(self.seeds)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Job":
+        return cls(**{**data, "seeds": tuple(data["seeds"])})
+
+    @property
+    def key(self) -> str:
+        """The same for two jobs if and only if they are the same."""
+        return json.dumps([self.as_json(), self.settings], sort_keys=True)
+
+    def __str__(self) -> str:
+        changed = {**self.env_settings, **self.overrides}
+        words = [self.agent, self.env, *(f"{name}={value}" for name, value in changed.items())]
+        words.append(f"{self.kind} seeds {self.seeds[0]}..{self.seeds[-1]}")
+        return " ".join(words)
+
+
+class Finished(NamedTuple):
+    """What came of one job: a result, or why there is none."""
+
+    job: Job
+    result: Result | None
+    error: str = ""
+
+
+def perform(job: Job) -> Result:
+    """Run a job in this process."""
+    agent, env = job.resolved
+    if job.kind == "untrained":
+        optimal = untrained_optimal(agent, env, job.seeds, job.batch)
+        return {"optimal": int(np.sum(optimal)), "networks": len(optimal)}
+    outcome = train(agent, env, job.seeds, episodes=job.episodes)
+    return outcome.as_json(job.agent, job.env)
+
+
+def untrained_optimal(
+    agent: DQN, env: Environment[Any, Any], seeds: Sequence[int], batch: int
+) -> np.ndarray:
+    """For each seed, whether the network that training would begin with is optimal already."""
+    program = Compiled(agent, env)
+
+    def evaluate(state: RunState) -> Array:
+        def one(agent_state: DQNState, world: PyTree, key: Key) -> Array:
+            return rollout(env, world, agent.evaluator(agent_state), key)
+
+        return jax.vmap(one)(state.agent, state.world, state.key)
+
+    # `program.init` would trace anew for each batch.
+    init, returns = jax.jit(program._init), jax.jit(evaluate)
+    padded = [*seeds, *(seeds[-1],) * (-len(seeds) % batch)]
+    optimal = []
+    for start in range(0, len(padded), batch):
+        state = init(jnp.asarray(padded[start : start + batch], jnp.int32))
+        optimum = jax.vmap(env.optimal_return)(state.world)
+        require(optimum is not None, "env", env, "one whose best return is known")
+        optimal.append(is_optimal(np.asarray(returns(state)), np.asarray(optimum)))
+    return np.concatenate(optimal)[: len(seeds)]
+
+
+def override(record: Any, changes: Mapping[str, Any]) -> Any:
+    """A copy of a settings record with some fields changed; `posterior.prior_std` is one inside."""
+    for name, value in changes.items():
+        first, _, rest = name.partition(".")
+        options = _field_names(record) if dataclasses.is_dataclass(record) else []
+        one_of(f"setting of {type(record).__name__}", first, options)
+        value = override(getattr(record, first), {rest: value}) if rest else _tuples(value)
+        record = dataclasses.replace(record, **{first: value})
+    return record
+
+
+def _field_names(record: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(record)]
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has lists where settings have tuples."""
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
