@@ -64,7 +64,7 @@ def test_command_writes_the_picture_and_says_where(tmp_path, capsys):
         (["--data", "gapp"], ["data", "gapp", "gap"]),
         (["--learning-rate", "-1"], ["learning_rate", "-1", "a finite number > 0"]),
         (["--out", "picture.txt"], ["out", "picture.txt", ".png"]),
-        (["--out", "/proc/picture.png"], ["out", "/proc/picture.png", "written"]),
+        (["--out", "/proc/picture.png"], ["out", "/proc", "written"]),
         (["--seeds", "0"], ["seeds", "got 0", "takes an integer >= 1"]),
     ],
 )
@@ -78,5 +78,8 @@ def test_bad_settings_are_refused_before_anything_runs(options, words, capsys):
 
 
 def test_an_unknown_command_gets_a_guess(capsys):
-    with pytest.raises(SystemExit, match=r"command: got 'regresion'.*did you mean 'regression'"):
+    with pytest.raises(SystemExit):
         main(["regresion"])
+    error = capsys.readouterr().err
+    assert "command: got 'regresion'" in error
+    assert "did you mean 'regression'" in error

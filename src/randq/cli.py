@@ -1,20 +1,31 @@
-"""The command `randq`: each subcommand is a record of settings with a `run`."""
+"""The command `randq`: a subcommand is a record of settings that checks itself and runs."""
 
+import json
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, NoReturn
 
 import jax.numpy as jnp
+import numpy as np
 import tyro
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from randq import regression
-from randq.config import one_of, require, whole
+from randq import regression, reproduce
+from randq.agents.dqn import DQN
+from randq.cache import enable_compilation_cache
+from randq.config import one_of, require, whole, writable_folder
+from randq.envs import ENVIRONMENTS, Environment
+from randq.experiments import EXPERIMENTS
+from randq.loops.compiled import Compiled
+from randq.presets import PRESETS, preset
 from randq.report import figures
+from randq.runs.train import Outcome, train, write_summary
 
 
 @dataclass(frozen=True)
@@ -30,8 +41,7 @@ class RegressionCommand(regression.Regression):
     out: Path = Path("results/regression.png")
     """Where the picture goes (.png, .pdf or .svg)."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         require(len(self.families) > 0, "families", self.families, "at least one name")
         for name in self.families:
             one_of("families", name, regression.FAMILIES)
@@ -50,18 +60,152 @@ class RegressionCommand(regression.Regression):
                 status.update(f"fitting {name}")
                 start = time.perf_counter()
                 fits[name] = regression.run(regression.FAMILIES[name], self, seeds)
-                seconds = time.perf_counter() - start
                 inside, outside = (float(jnp.median(v)) for v in fits[name].spread())
+                seconds = time.perf_counter() - start
                 growth = f"{float(jnp.median(fits[name].growth())):.1f}" if inside else "-"
                 row = (f"{inside:.2f}", f"{outside:.2f}", growth, f"{seconds:.1f}")
                 table.add_row(name, *row)
         figures.regression(fits, self.out)
         console.print(table)
-        console.print(f"The picture is {self.out}")
+        console.print(f"The picture is {self.out}", soft_wrap=True)
 
 
-COMMANDS = {
+@dataclass(frozen=True)
+class TrainCommand:
+    """Train an agent on an environment, many seeds at once: randq train AGENT --env ENV."""
+
+    agent: DQN
+    """Settings of the agent."""
+    env: Environment[Any, Any]
+    """Settings of the environment."""
+    seeds: int = 10
+    """How many seeds."""
+    seed: int = 0
+    """The first seed."""
+    episodes: int | None = None
+    """Budget in episodes (2000 if neither budget is given)."""
+    steps: int | None = None
+    """Budget in steps of the environment."""
+    out: Path = Path("runs/train")
+    """Folder for episodes.csv and summary.json."""
+    json: bool = False
+    """Print one JSON object on standard output, and everything else on standard error."""
+
+    def check(self) -> None:
+        whole("seeds", self.seeds, at_least=1)
+        whole("seed", self.seed, at_least=0)
+        both = self.episodes is not None and self.steps is not None
+        require(not both, "steps", self.steps, "a budget only if --episodes is not given")
+        for setting in ("episodes", "steps"):
+            if getattr(self, setting) is not None:
+                whole(setting, getattr(self, setting), at_least=1)
+        Compiled(self.agent, self.env)
+        writable_folder("out", self.out)
+
+    def run(self, console: Console) -> None:
+        log = Console(stderr=True) if self.json else console
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} episodes"),
+            TextColumn("{task.fields[solved]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=log, transient=True) as bar:
+            task = bar.add_task("compiling", total=None, solved="")
+
+            def watch(progress: Any) -> None:
+                bar.update(
+                    task,
+                    description="training",
+                    total=progress.budget,
+                    completed=progress.episodes,
+                    solved=f"solved {progress.solved}/{progress.seeds} seeds, "
+                    f"{progress.steps_per_second:,.0f} steps/s",
+                )
+
+            outcome = train(
+                self.agent,
+                self.env,
+                range(self.seed, self.seed + self.seeds),
+                episodes=self.episodes or (None if self.steps else 2000),
+                steps=self.steps,
+                out=self.out,
+                watch=watch,
+            )
+        names = _name_of(PRESETS, self.agent), _name_of(ENVIRONMENTS, self.env)
+        summary = outcome.as_json(*names)
+        write_summary(self.out, summary)
+        log.print(self._table(outcome))
+        log.print(f"Every episode is in {self.out / 'episodes.csv'}", soft_wrap=True)
+        if self.json:
+            print(json.dumps(summary))
+
+    def _table(self, outcome: Outcome) -> Table:
+        table = Table(title=f"{self.env}, {outcome.episodes} episodes, {outcome.seconds:.1f} s")
+        for column in ("seed", "solved at", "final return"):
+            table.add_column(column, justify="right")
+        rows = zip(outcome.seeds, outcome.solved_at, outcome.final_return, strict=True)
+        for seed, at, final in rows:
+            table.add_row(str(seed), str(at or f"> {outcome.episodes}"), f"{final:g}")
+        table.add_section()
+        solved = [at or float("inf") for at in outcome.solved_at]
+        low, middle, high = np.quantile(solved, [0.25, 0.5, 0.75], method="closest_observation")
+        middle = outcome.median_solved_at or float("inf")
+        spread = " - ".join(_episode(at, outcome.episodes) for at in (low, high))
+        table.add_row("median", _episode(middle, outcome.episodes), "")
+        table.add_row("quartiles", spread, f"{outcome.solved_fraction:.0%} solved")
+        return table
+
+
+@dataclass(frozen=True)
+class ListCommand:
+    """List agents, envs, presets or experiments: randq list agents."""
+
+    what: tyro.conf.Positional[str]
+    """agents, envs, presets or experiments."""
+
+    def check(self) -> None:
+        one_of("what", self.what, ["agents", "envs", "presets", "experiments"])
+
+    def run(self, console: Console) -> None:
+        table = Table(show_header=False, box=None)
+        if self.what == "agents":
+            for name, agent in PRESETS.items():
+                table.add_row(name, first_line(agent.posterior))
+        elif self.what == "envs":
+            for name, env in ENVIRONMENTS.items():
+                table.add_row(name, first_line(env))
+        elif self.what == "presets":
+            for name in PRESETS:
+                table.add_row(name, str(preset(name)))
+        else:
+            for name, experiment in EXPERIMENTS.items():
+                table.add_row(name, first_line(experiment))
+        console.print(table)
+
+
+def first_line(thing: object) -> str:
+    return (thing.__doc__ or "").strip().splitlines()[0]
+
+
+def _episode(at: float, cap: int) -> str:
+    return f"> {cap}" if at == float("inf") else f"{at:g}"
+
+
+def _name_of(table: dict[str, Any], value: object) -> str:
+    """The name under which a table lists something of this kind."""
+    for name, entry in table.items():
+        if entry == value or entry is type(value):
+            return name
+    return type(value).__name__
+
+
+COMMANDS: dict[str, Any] = {
+    "train": TrainCommand,
+    "reproduce": reproduce.ReproduceCommand,
     "regression": RegressionCommand,
+    "list": ListCommand,
 }
 
 
@@ -75,13 +219,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         try:
             one_of("command", name, COMMANDS)
+            default = _train_default(rest) if name == "train" else None
+            command = tyro.cli(COMMANDS[name], prog=f"randq {name}", args=rest, default=default)
+            command.check()
         except ValueError as error:
-            sys.exit(f"randq: {error}")
-        tyro.cli(COMMANDS[name], prog=f"randq {name}", args=rest).run(Console())
+            _refuse(str(error))
+        enable_compilation_cache()
+        command.run(Console())
+
+
+def _train_default(rest: list[str]) -> TrainCommand:
+    """Take AGENT and --env ENV off the arguments: they decide which settings there are."""
+    agent = rest.pop(0) if rest and not rest[0].startswith("-") else "mnf-dqn"
+    env = "nchain"
+    for i, word in enumerate(rest):
+        if word == "--env" and i + 1 < len(rest):
+            env = rest[i + 1]
+            del rest[i : i + 2]
+            break
+        if word.startswith("--env="):
+            env = rest.pop(i).removeprefix("--env=")
+            break
+    one_of("agent", agent, PRESETS)
+    one_of("env", env, ENVIRONMENTS)
+    return TrainCommand(agent=preset(agent, env), env=ENVIRONMENTS[env]())
+
+
+def _refuse(sentence: str) -> NoReturn:
+    print(f"randq: {sentence}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _usage() -> str:
-    lines = [f"  {name:<12} {command.__doc__}" for name, command in COMMANDS.items()]
+    lines = [f"  {name:<12} {first_line(command)}" for name, command in COMMANDS.items()]
     return "\n".join(
         [
             "usage: randq COMMAND [OPTIONS]",
