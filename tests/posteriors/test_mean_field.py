@@ -78,6 +78,8 @@ def test_training_starts_from_the_initial_deviation():
     def build(key):
         return MeanField(initial_std=0.03).build(lambda k: MLP.create(4, [3], 2, key=k), key)
 
-    for node in (build(jax.random.key(0)).network.hidden[0], build(jax.random.key(0)).network.head):
-        np.testing.assert_allclose(jax.nn.softplus(node.weight_rho), 0.03, rtol=1e-5)
-        np.testing.assert_allclose(jax.nn.softplus(node.bias_rho), 0.03, rtol=1e-5)
+    network = build(jax.random.key(0)).network
+    for node, fan_in in ((network.hidden[0], 4), (network.head, 3)):
+        expected = 0.03 / fan_in**0.5
+        np.testing.assert_allclose(jax.nn.softplus(node.weight_rho), expected, rtol=1e-5)
+        np.testing.assert_allclose(jax.nn.softplus(node.bias_rho), expected, rtol=1e-5)

@@ -22,7 +22,7 @@ from randq.config import require
 from randq.envs.base import Environment
 from randq.evaluate import rollout
 from randq.replay.ring import Ring, RingState
-from randq.types import Array, Float32, Int32, Key, PyTree, Transition
+from randq.types import Array, Float32, Int32, Key, PyTree, Shaped, Transition
 
 
 class RunState(NamedTuple):
@@ -157,7 +157,9 @@ class Compiled:
         state = state._replace(agent=agent, replay=replay, block=state.block + 1)
         return state, (reward, metrics)
 
-    def _step(self, state: RunState, raw_keys: Key) -> tuple[RunState, Transition]:
+    def _step(
+        self, state: RunState, raw_keys: Shaped[Array, "fields seeds"]
+    ) -> tuple[RunState, Transition]:
         keys = StepKeys(*raw_keys)
         env, agent = self.env, state.agent
         # The predicate spans all seeds, so this is a branch and not a computation thrown away.
@@ -177,7 +179,9 @@ class Compiled:
         agent = jax.vmap(self.agent.stepped)(agent, ended)
         return state._replace(env=following, agent=agent), item
 
-    def _learn(self, agent: DQNState, replay: RingState, keys: Key) -> tuple[DQNState, Metrics]:
+    def _learn(
+        self, agent: DQNState, replay: RingState, keys: Shaped[Array, "updates fields seeds"]
+    ) -> tuple[DQNState, Metrics]:
         def sample(replay: RingState, key: Key, count: int) -> Transition:
             items: Transition = self.ring.sample(replay, key, count)
             observe = jax.vmap(self.env.observe)
@@ -196,7 +200,9 @@ class Compiled:
                 agent, sample(replay, keys.condition, self.agent.condition_batch)
             )
 
-        def body(agent: DQNState, raw_keys: Key) -> tuple[DQNState, Metrics]:
+        def body(
+            agent: DQNState, raw_keys: Shaped[Array, "fields seeds"]
+        ) -> tuple[DQNState, Metrics]:
             keys = UpdateKeys(*raw_keys)
             agent, metrics = jax.vmap(update)(agent, replay, keys)
             agent = jax.lax.cond(

@@ -1,0 +1,320 @@
+"""The compiled loop: what it does is what a plain loop would do, seed by seed and step by step."""
+
+import functools
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from randq.envs import DeepSea, NChain
+from randq.evaluate import rollout
+from randq.exploration import Epsilon
+from randq.loops.compiled import Compiled
+from randq.posteriors import Bootstrap
+from randq.presets import PRESETS
+from randq.types import Transition
+
+# Small networks, a replay that wraps around, a target that lags behind, and steps that are large
+# enough to change what the agent does.
+TINY = {
+    "hidden": (4,),
+    "batch_size": 8,
+    "replay_capacity": 30,
+    "learning_starts": 13,
+    "target_every": 20,
+    "learning_rate": 0.05,
+    "gamma": 0.9,
+}
+CHAIN = NChain(length=4, features="one_hot", action_map="random")
+LENGTH = 12
+AGENT = replace(PRESETS["bbqn"], **TINY)
+EPISODES = 6
+TEN = jnp.arange(10, dtype=jnp.int32)
+SEVEN = jnp.array([7], jnp.int32)
+FAST = {"xla_backend_optimization_level": 0}
+
+
+def copied(tree):
+    """In numpy, with keys as plain numbers; the loop may then use up the original."""
+    is_key = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
+    plain = jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, tree)
+    return jax.tree.map(np.array, plain)
+
+
+@functools.cache
+def program_of(agent, env):
+    return Compiled(agent, env)
+
+
+def run(seeds, chunks, change=lambda state: state, program=None):
+    """State and records after some chunks of episodes, and the state at the beginning."""
+    program = program or program_of(AGENT, CHAIN)
+    state = change(program.init(seeds))
+    start = copied(state)
+    records = []
+    for episodes in chunks:
+        state, record = program.run(state, episodes)
+        records.append(record)
+    record = jax.tree.map(lambda *x: np.concatenate(x), *records)
+    return SimpleNamespace(start=start, end=copied(state), record=record)
+
+
+@functools.cache
+def ten():
+    return run(TEN, [EPISODES])
+
+
+def identical(a, b):
+    a, b = jax.tree.leaves(a), jax.tree.leaves(b)
+    assert len(a) == len(b) > 0
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def close(a, b, **tolerance):
+    a, b = jax.tree.leaves(a), jax.tree.leaves(b)
+    assert len(a) == len(b) > 0
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_allclose(x, y, **({"rtol": 1e-3, "atol": 1e-4} | tolerance))
+
+
+def of_seed(index, state):
+    return jax.tree.map(lambda x: x[index], state._replace(block=None))
+
+
+def held(state, index):
+    """The transitions in the replay of one seed, oldest first."""
+    written = int(state.replay.written[index])
+    slots = len(state.replay.items.action[index])
+    order = np.arange(max(0, written - slots), written) % slots
+    return jax.tree.map(lambda x: x[index][order], state.replay.items)
+
+
+# --- seeds -------------------------------------------------------------------------------------
+
+
+def test_a_seed_does_not_depend_on_its_company():
+    alone = run(SEVEN, [EPISODES])
+    # Initial weights, action map and keys, bit for bit.
+    identical(of_seed(0, alone.start), of_seed(7, ten().start))
+    # Matrices of another size may be multiplied in another order, so weights are only close; what
+    # was seen and done is the same.
+    identical(held(alone.end, 0), held(ten().end, 7))
+    identical(alone.record.train_return[:, 0], ten().record.train_return[:, 7])
+    identical(alone.record.eval_return[:, 0], ten().record.eval_return[:, 7])
+    close(of_seed(0, alone.end).agent, of_seed(7, ten().end).agent)
+
+
+def test_the_same_call_twice_is_bit_identical():
+    again = run(TEN, [EPISODES])
+    identical(again.end, ten().end)
+    identical(again.record, ten().record)
+
+
+def test_chunks_change_nothing():
+    chunked = run(TEN, [3, 3])
+    identical(chunked.end, ten().end)
+    identical(chunked.record, ten().record)
+
+
+def test_seeds_differ_in_weights_world_and_behaviour():
+    start, end = ten().start, ten().end
+    for i in range(10):
+        for j in range(i):
+            weights = [of_seed(k, start).agent.posterior for k in (i, j)]
+            leaves = [np.concatenate([x.ravel() for x in jax.tree.leaves(w)]) for w in weights]
+            assert np.mean(leaves[0] != leaves[1]) > 0.4  # the others are constants at first
+            assert (start.key[i] != start.key[j]).any()
+            assert (start.eval_key[i] != start.eval_key[j]).any()
+    assert len({tuple(world) for world in start.world}) > 3
+    # With one action map for all, only weights and noise are left to make a difference.
+    alike = run(TEN, [EPISODES], lambda s: s._replace(world=jnp.ones_like(s.world))).end
+    for state in (end, alike):
+        assert len({held(state, i).action.tobytes() for i in range(10)}) >= 8
+
+
+# --- evaluation --------------------------------------------------------------------------------
+
+
+def test_evaluation_changes_nothing_in_training(monkeypatch):
+    monkeypatch.setattr(Compiled, "_evaluate", lambda self, agent, world, key: jnp.zeros(()))
+    without = run(TEN, [EPISODES], program=Compiled(AGENT, CHAIN))
+    assert (without.record.eval_return == 0).all()
+    assert (ten().record.eval_return != 0).any()
+    identical(without.end, ten().end)
+    identical(without.record._replace(eval_return=None), ten().record._replace(eval_return=None))
+
+
+# --- what is stored ----------------------------------------------------------------------------
+
+
+def test_the_replay_holds_the_transitions_that_were_taken():
+    for seed in range(10):
+        items, world = held(ten().end, seed), ten().end.world[seed]
+        assert len(items.action) == 48  # 30 are asked for; there is room for four episodes
+        for t in range(48):
+            position, steps = (x[t] for x in items.observation)
+            assert steps == t % LENGTH
+            if steps == 0:
+                assert position == 1
+            wanted = position + (1 if items.action[t] == world[position] else -1)
+            expected = {-1: 0.001, 4: 1.0}.get(int(wanted), 0.0)
+            assert items.reward[t] == np.float32(expected)
+            # The true next state, also at the end of an episode: never that of the next reset.
+            assert items.next_observation.position[t] == np.clip(wanted, 0, 3)
+            assert items.next_observation.steps[t] == steps + 1
+            if t + 1 < 48 and steps + 1 < LENGTH:
+                assert items.observation.position[t + 1] == items.next_observation.position[t]
+            assert not items.terminated[t], "a time limit is not an end"
+        returns = items.reward.reshape(4, LENGTH).sum(axis=1)
+        np.testing.assert_allclose(returns, ten().record.train_return[2:, seed], rtol=1e-6)
+    assert (ten().record.train_return > 0).any()
+
+
+def test_counters():
+    agent = ten().end.agent
+    assert (agent.steps == EPISODES * LENGTH).all()
+    assert (agent.episodes == EPISODES).all()
+    assert (agent.updates == EPISODES - 1).all()  # not after the first 12 of 13 steps
+    assert ten().end.block == EPISODES
+    assert (ten().end.replay.written == EPISODES * LENGTH).all()
+    assert np.isnan(ten().record.loss[0]).all()
+    assert np.isfinite(ten().record.loss[1:]).all()
+    assert (ten().record.cost[1:] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("env", "changes", "sentence"),
+    [
+        (CHAIN, {"update_every": 5}, "update_every: got 5, takes a divisor of the 12 steps"),
+        (CHAIN, {"update_every": 24}, "update_every: got 24, takes a divisor of the 12 steps"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_sentence(env, changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Compiled(replace(AGENT, **changes), env)
+
+
+@pytest.mark.parametrize("changes", [{}, {"update_every": 4}])
+def test_episodes_of_many_lengths_are_refused_in_one_sentence(monkeypatch, changes):
+    monkeypatch.setattr(NChain, "fixed_length", False)
+    with pytest.raises(ValueError, match="takes one whose episodes all have the same length") as e:
+        Compiled(replace(AGENT, **changes), CHAIN)
+    assert str(e.value).count("\n") == 0
+
+
+# --- step for step -----------------------------------------------------------------------------
+
+
+def plain_run(agent, env, seed, episodes):
+    """Algorithm 1 as a plain loop over the same functions and keys, for one seed."""
+
+    def compiled(function):
+        return jax.jit(function, compiler_options=FAST)
+
+    refresh, act, stepped = (compiled(f) for f in (agent.refresh, agent.act, agent.stepped))
+    update, condition = (compiled(f) for f in (agent.update, agent.condition))
+    move = compiled(agent.copy_target)
+    step, reset, observe = (compiled(f) for f in (env.step, env.reset, env.observe))
+    masks_of = compiled(lambda posterior, key: posterior.masks(key, 1)[:, 0])
+    score = compiled(lambda s, world, key: rollout(env, world, agent.evaluator(s), key))
+
+    key, eval_key, agent_key, world_key, env_key = jax.random.split(jax.random.key(seed), 5)
+    init = compiled(lambda k: agent.init(env.observation_shape, env.num_actions, k))
+    state = init(agent_key)
+    world = env.world(world_key)
+    at, _ = reset(world, env_key)
+    memory, evaluations, block, before = [], [], 0, 0
+
+    every = agent.update_every or env.max_steps
+    updates = 1 if agent.update_every else agent.updates_per_episode
+    for t in range(1, episodes * env.max_steps + 1):
+        if (t - 1) % every == 0:
+            keys = iter(jax.random.split(jax.random.fold_in(key, block), 5 * every + 3 * updates))
+            before = t - 1
+        refresh_key, act_key, step_key, reset_key, mask_key = (next(keys) for _ in range(5))
+        if state.stale:
+            state = refresh(state, refresh_key)
+        action = act(state, observe(at), act_key)
+        after, result = step(world, at, action, step_key)
+        ended = result.terminated | result.truncated
+        final = ended if agent.truncation_terminates else result.terminated
+        masks = masks_of(state.posterior, mask_key)
+        seen = Transition(observe(at), action, result.reward, observe(after), final, masks)
+        memory = [*memory, jax.device_get(seen)][-agent.replay_capacity :]
+        at = reset(world, reset_key)[0] if ended else after
+        state = stepped(state, ended)
+
+        if t % every == 0:
+            block += 1
+            state = move(state, jnp.int32(before))
+            for _ in range(updates) if t > agent.learning_starts else ():
+                sample_key, learn_key, condition_key = (next(keys) for _ in range(3))
+                state, _ = update(state, sample(memory, sample_key, agent.batch_size), learn_key)
+                if state.updates % agent.condition_every == 0:
+                    batch = sample(memory, condition_key, agent.condition_batch)
+                    state = condition(state, batch)
+        if ended:
+            evaluations.append(score(state, world, jax.random.fold_in(eval_key, block)))
+    return SimpleNamespace(state=copied(state), memory=memory, evaluations=np.array(evaluations))
+
+
+def sample(memory, key, count):
+    ages = np.asarray(jax.random.bits(key, (count,))) % len(memory)
+    return jax.tree.map(lambda *x: np.stack(x), *[memory[-1 - int(age)] for age in ages])
+
+
+# What differs between the cases: family, environment, when to update, when to redraw, masks, ...
+CASES = {
+    "mnf-dqn": ({"update_every": 4, "target_rate": 0.5, "target_every": 4}, CHAIN),
+    "ddqn": (
+        {"updates_per_episode": 2, "epsilon": Epsilon(0.8, 0.2, 4), "random_steps": 5},
+        DeepSea(size=4, deterministic=False),
+    ),
+    "boot-dqn-prior": (
+        {
+            "posterior": Bootstrap(3, "torso", mask_probability=0.5, prior_scale=2.0),
+            "truncation_terminates": True,
+            "redraw_update": True,
+        },
+        CHAIN,
+    ),
+    "bdqn": ({"update_every": 3, "condition_every": 2, "redraw_every": 5}, CHAIN),
+}
+
+
+@pytest.mark.parametrize("name", ["bbqn", *CASES])
+def test_is_a_plain_loop(name):
+    changes, env = CASES.get(name, ({}, CHAIN))
+    agent = replace(PRESETS[name], **(TINY | {"condition_batch": 20} | changes))
+    if name == "bbqn":
+        result, episodes = ten(), EPISODES
+    else:
+        program, episodes = Compiled(agent, env), 4
+        compiled = jax.jit(program._run, static_argnums=1, compiler_options=FAST)
+        state, record = compiled(program.init(TEN), episodes)
+        result = SimpleNamespace(end=copied(state), record=record)
+    # The seed whose actions vary most, so that there is something to see.
+    variety = [np.sum(np.diff(held(result.end, seed).action) != 0) for seed in range(10)]
+    index = int(np.argmax(variety))
+    assert variety[index] >= 3
+    plain = plain_run(agent, env, index, episodes)
+
+    taken, observe = held(result.end, index), jax.jit(env.observe)
+    count = len(plain.memory)
+    assert count == min(30, episodes * env.max_steps)
+    for t, expected in enumerate(plain.memory, start=len(taken.action) - count):
+        for field in ("action", "reward", "terminated", "masks"):
+            np.testing.assert_array_equal(getattr(taken, field)[t], getattr(expected, field))
+        for field in ("observation", "next_observation"):
+            stored = jax.tree.map(lambda x: x[t], getattr(taken, field))  # noqa: B023
+            np.testing.assert_array_equal(observe(stored), getattr(expected, field))
+    np.testing.assert_allclose(result.record.eval_return[:, index], plain.evaluations, rtol=1e-5)
+    ours = of_seed(index, result.end).agent
+    for counter in ("steps", "episodes", "updates", "stale"):
+        assert getattr(ours, counter) == getattr(plain.state, counter)
+    for part in ("posterior", "target", "draw", "optimiser"):
+        close(getattr(ours, part), getattr(plain.state, part))

@@ -1,0 +1,211 @@
+"""What `train` makes of a program: budgets, chunks, stopping, records. And that agents learn.
+
+The program is played by a script where only that matters, so that nothing needs compiling.
+"""
+
+import csv
+import json
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import randq.runs.train as train_module
+from randq.envs import DeepSea, NChain
+from randq.loops.compiled import Record
+from randq.presets import preset
+from randq.runs.train import Outcome, censored_median, train, write_summary
+
+ENV = NChain(length=4)
+AGENT = preset("ddqn", "nchain")
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Evaluations for two seeds, by episode; training returns are half of them."""
+    played = SimpleNamespace(evaluations=np.zeros((0, 2)), chunks=[], seeds=None)
+
+    class Scripted:
+        episode_length = ENV.max_steps
+
+        def __init__(self, agent, env):
+            pass
+
+        def init(self, seeds):
+            played.seeds = seeds.tolist()
+            return SimpleNamespace(world=jnp.ones((len(seeds), 4), jnp.int32), done=0)
+
+        def run(self, state, episodes):
+            played.chunks.append(episodes)
+            rows = played.evaluations[state.done : state.done + episodes].astype(np.float32)
+            assert len(rows) == episodes
+            state = SimpleNamespace(world=state.world, done=state.done + episodes)
+            return state, Record(rows / 2, rows, rows + 100, rows + 200)
+
+    monkeypatch.setattr(train_module, "Compiled", Scripted)
+    return played
+
+
+def returns(*seeds):
+    """Evaluations as they come: 1 is optimal, 0 is not."""
+    return np.array([[10.0 if c == "1" else 3.0 for c in seed] for seed in seeds]).T
+
+
+def test_stops_when_every_seed_is_solved(script):
+    script.evaluations = returns("0111" + "0" * 96, "0000011111" + "0" * 90)
+    seen = []
+    outcome = train(AGENT, ENV, [5, 9], episodes=100, streak=3, chunk=4, watch=seen.append)
+    assert script.seeds == [5, 9]
+    assert script.chunks == [4, 4]  # the second seed has its three after episode 8
+    assert outcome.solved_at == (2, 6)
+    assert outcome.seeds == (5, 9)
+    assert outcome.episodes == 8
+    assert outcome.final_return == (3.0, 10.0)
+    assert outcome.solved_fraction == 1.0
+    assert outcome.median_solved_at == 4.0
+    assert [(p.episodes, p.budget, p.solved, p.seeds) for p in seen] == [
+        (4, 100, 1, 2),
+        (8, 100, 2, 2),
+    ]
+    assert all(p.steps_per_second > 0 for p in seen)
+
+
+def test_a_seed_that_does_not_solve_it_is_censored(script):
+    script.evaluations = returns("0111111111", "1101101101")
+    outcome = train(AGENT, ENV, [0, 1], episodes=10, streak=3, chunk=4)
+    assert sum(script.chunks) == 10
+    assert outcome.episodes == 10
+    assert outcome.solved_at == (2, None)
+    assert outcome.solved_fraction == 0.5
+    assert outcome.median_solved_at is None
+
+
+def test_training_returns_count_for_the_definition_of_bsuite(script):
+    script.evaluations = 2 * returns("0000000001", "0100000000")
+    outcome = train(AGENT, ENV, [0, 1], episodes=10, streak=100)
+    assert outcome.solved_training == (None, 2)
+    assert outcome.solved_at == (None, None)
+
+
+@pytest.mark.parametrize(("steps", "episodes"), [(1, 1), (12, 1), (13, 2), (60, 5)])
+def test_a_budget_of_steps_is_rounded_up_to_episodes(script, steps, episodes):
+    script.evaluations = returns("0" * 9, "0" * 9)
+    assert train(AGENT, ENV, [0, 1], steps=steps).episodes == episodes
+    assert sum(script.chunks) == episodes
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({}, "budget: .* takes either episodes or steps"),
+        ({"episodes": 5, "steps": 5}, "budget: .* takes either episodes or steps"),
+        ({"episodes": 0}, "episodes: got 0, takes an integer >= 1"),
+        ({"episodes": -3}, "episodes: got -3, takes an integer >= 1"),
+        ({"steps": 0}, "steps: got 0, takes an integer >= 1"),
+        ({"episodes": 5, "streak": 0}, "streak: got 0, takes an integer >= 1"),
+        ({"episodes": 5, "chunk": 0}, "chunk: got 0, takes an integer >= 1"),
+        ({"episodes": 5, "chunk": -1}, "chunk: got -1, takes an integer >= 1"),
+    ],
+)
+def test_wrong_budgets_are_refused(script, settings, sentence):
+    script.evaluations = returns("0" * 9, "0" * 9)
+    with pytest.raises(ValueError, match=sentence):
+        train(AGENT, ENV, [0, 1], **settings)
+    assert script.chunks == []
+
+
+def test_no_seeds_are_refused(script):
+    with pytest.raises(ValueError, match="seeds: got 0, takes an integer >= 1"):
+        train(AGENT, ENV, [], episodes=3)
+
+
+def test_every_episode_of_every_seed_is_written(script, tmp_path):
+    script.evaluations = returns("0110100", "1101001")
+    train(AGENT, ENV, [5, 9], episodes=7, streak=50, chunk=3, out=tmp_path / "new" / "run")
+    with (tmp_path / "new" / "run" / "episodes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(int(r["episode"]), int(r["seed"])) for r in rows] == [
+        (episode, seed) for episode in range(1, 8) for seed in (5, 9)
+    ]
+    evaluated = np.array([float(r["eval_return"]) for r in rows]).reshape(7, 2)
+    np.testing.assert_array_equal(evaluated, script.evaluations)
+    for column, expected in {
+        "train_return": evaluated / 2,
+        "loss": evaluated + 100,
+        "cost": evaluated + 200,
+    }.items():
+        values = np.array([float(r[column]) for r in rows]).reshape(7, 2)
+        np.testing.assert_array_equal(values, expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "median"),
+    [
+        ([3], 3.0),
+        ([5, 1, 3], 3.0),
+        ([1, 2, 3, 10], 2.5),
+        ([None, 1, 3], 3.0),  # censored is later than all others
+        ([None, None, 1], None),
+        ([None, 4, None, 1, 2], 4.0),
+        ([None, None, 1, 2], None),  # in the middle of 2 and never
+        ([None], None),
+    ],
+)
+def test_censored_median(values, median):
+    assert censored_median(values) == median
+
+
+def test_json_has_its_stable_keys(tmp_path):
+    outcome = Outcome((3, 4), (17, None), (None, 2), 40, (10.0, 0.5), 1234.5, 6.7)
+    summary = outcome.as_json("mnf-dqn", "nchain")
+    assert {
+        "agent",
+        "env",
+        "seeds",
+        "median_solved_at",
+        "solved_fraction",
+        "steps_per_second",
+        "seconds",
+    } <= set(summary)
+    assert all(
+        {"seed", "solved_at", "episodes", "final_return"} <= set(s) for s in summary["seeds"]
+    )
+    assert [s["seed"] for s in summary["seeds"]] == [3, 4]
+    assert [s["solved_at"] for s in summary["seeds"]] == [17, None]
+    assert [s["solved_training"] for s in summary["seeds"]] == [None, 2]
+    assert [s["final_return"] for s in summary["seeds"]] == [10.0, 0.5]
+    assert (summary["agent"], summary["env"]) == ("mnf-dqn", "nchain")
+    assert summary["median_solved_at"] is None
+    assert summary["solved_fraction"] == 0.5
+    write_summary(tmp_path, summary)
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+
+
+# --- learning ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mnf-dqn", "boot-dqn"])
+def test_solves_a_short_chain(name):
+    """Of 20 seeds, most have a streak of 50 optimal evaluations within 400 episodes."""
+    env = NChain(length=10)
+    outcome = train(preset(name, "nchain"), env, range(20), episodes=400, streak=50, chunk=200)
+    assert outcome.solved_fraction >= 0.75, outcome.solved_at
+    assert len(set(outcome.solved_at)) > 5, "seeds that are alike are not seeds"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mnf-dqn", "bbqn", "boot-dqn", "boot-dqn-prior"])
+def test_solves_a_longer_chain(name):
+    env = NChain(length=30)
+    outcome = train(preset(name, "nchain"), env, range(20), episodes=2000, chunk=500)
+    assert outcome.solved_fraction >= 0.8, outcome.solved_at
+
+
+@pytest.mark.slow
+def test_priors_solve_deep_sea_and_epsilon_does_not():
+    env = DeepSea(size=10)
+    deep = train(preset("boot-dqn-prior", "deep_sea"), env, range(20), episodes=1000, chunk=500)
+    assert deep.solved_fraction >= 0.9, deep.solved_at
+    shallow = train(preset("ddqn", "deep_sea"), env, range(20), episodes=1000, chunk=500)
+    assert shallow.solved_fraction <= 0.5, shallow.solved_at

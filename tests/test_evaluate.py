@@ -1,0 +1,154 @@
+"""One roll-out without noise, and the two definitions of "solved"."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from randq.envs import DeepSea, NChain
+from randq.evaluate import GoodShare, Streak, is_optimal, rollout
+
+
+def by_hand(env, world, scores, key):
+    """The return of a roll-out, in a plain loop that stops at the end of the episode."""
+    reset_key, steps_key = jax.random.split(key)
+    keys = iter(jax.random.split(steps_key, env.max_steps))
+    state, observation = env.reset(world, reset_key)
+    total, over = 0.0, False
+    while not over:
+        action = np.argmax(scores(observation)).astype(np.int32)
+        state, result = env.step(world, state, jnp.asarray(action), next(keys))
+        observation, total = result.observation, total + float(result.reward)
+        over = bool(result.terminated | result.truncated)
+    return total
+
+
+@pytest.mark.parametrize(
+    "env", [NChain(length=4, action_map="random"), DeepSea(size=4, deterministic=False)], ids=repr
+)
+def test_rollout_is_a_plain_loop(env):
+    def one(key):
+        weights_key, world_key, key = jax.random.split(key, 3)
+        weights = jax.random.normal(weights_key, (np.prod(env.observation_shape), 2))
+        return weights, env.world(world_key), key
+
+    for seed in range(3):
+        weights, world, key = one(jax.random.key(seed))
+        scores = lambda x: x.reshape(-1) @ weights  # noqa: B023, E731
+        ours = jax.jit(lambda w, k: rollout(env, w, scores, k))(world, key)  # noqa: B023
+        assert float(ours) == pytest.approx(by_hand(env, world, scores, key), abs=1e-5)
+
+
+def test_rollout_of_the_best_policy_is_optimal():
+    env = NChain(length=5)
+    right = jnp.array([0.0, 1.0])
+    total = rollout(env, env.world(jax.random.key(0)), lambda x: right, jax.random.key(1))
+    assert float(total) == 10.0
+
+
+def test_rewards_after_the_end_do_not_count(monkeypatch):
+    """Here the episode ends early, while the environment would go on to pay."""
+    step = DeepSea.step
+
+    def early(self, world, state, action, key):
+        state, result = step(self, world, state, action, key)
+        return state, result._replace(terminated=state.row >= 2, reward=jnp.float32(1))
+
+    monkeypatch.setattr(DeepSea, "step", early)
+    env = DeepSea(size=5, randomize_actions=False)
+    total = rollout(env, env.world(jax.random.key(0)), lambda x: jnp.ones(2), jax.random.key(1))
+    assert float(total) == 2.0
+
+
+def test_an_episode_without_a_limit_is_refused(monkeypatch):
+    monkeypatch.setattr(NChain, "max_steps", None)
+    with pytest.raises(ValueError, match="takes one whose episodes have a limit of steps"):
+        rollout(NChain(), (), lambda x: x, jax.random.key(0))
+
+
+# --- solved as in Figure 1 ---------------------------------------------------------------------
+
+
+def streak(rows, length, chunks=None):
+    """Where streaks begin, given one string of 0 and 1 for each seed."""
+    optimal = np.array([[c == "1" for c in row] for row in rows]).T
+    counter = Streak(len(rows), length)
+    for part in np.split(optimal, chunks or []):
+        counter.add(part)
+    return counter.solved_at.tolist()
+
+
+@pytest.mark.parametrize(
+    ("row", "length", "begins"),
+    [
+        ("111", 3, 1),  # from the first episode on, counted from 1
+        ("0111", 3, 2),
+        ("110111", 3, 4),  # a broken streak begins anew
+        ("1101101100", 3, 0),  # never long enough
+        ("0111100111", 3, 2),  # the first streak counts, and not its last part or the second one
+        ("11", 3, 0),
+        ("0001", 1, 4),
+        ("0000", 1, 0),
+    ],
+)
+def test_streak(row, length, begins):
+    assert streak([row], length) == [begins]
+    # However episodes are grouped into chunks.
+    for cut in range(1, len(row)):
+        assert streak([row], length, [cut]) == [begins]
+    assert streak([row], length, list(range(1, len(row)))) == [begins]
+
+
+def test_streaks_of_seeds_are_counted_apart():
+    assert streak(["0111", "1011", "1111"], 3) == [2, 0, 1]
+    assert streak(["0111", "1011", "1111"], 2, [2]) == [2, 3, 1]
+
+
+def test_the_streak_of_figure_1_is_a_hundred_long():
+    counter = Streak(1)
+    counter.add(np.ones((99, 1), bool))
+    assert counter.solved_at.tolist() == [0]
+    counter.add(np.ones((1, 1), bool))
+    assert counter.solved_at.tolist() == [1]
+    with pytest.raises(ValueError, match="streak: got 0, takes an integer >= 1"):
+        Streak(1, 0)
+
+
+# --- solved as in bsuite -----------------------------------------------------------------------
+
+
+def bsuite_solved_at(good):
+    """`find_solution` of bsuite's analysis: the first episode with total_bad / episode < 0.9."""
+    bad = 0
+    for episode, was_good in enumerate(good, start=1):
+        bad += not was_good
+        if 10 * bad < 9 * episode:  # in whole numbers: 9 of 10 is not below 0.9
+            return episode
+    return 0
+
+
+@pytest.mark.parametrize("cut", [0, 7, 500])
+def test_good_share_is_the_definition_of_bsuite(cut):
+    random = np.random.default_rng(0)
+    seeds = [random.random(1000) < chance for chance in (0, 0.02, 0.09, 0.11, 0.2, 1)]
+    seeds += [np.arange(1, 1001) % 10 == 0, np.arange(1, 1001) % 9 == 0, np.arange(1000) > 700]
+    counter = GoodShare(len(seeds))
+    for part in np.split(np.array(seeds).T, [cut]):
+        counter.add(part)
+    assert counter.solved_at.tolist() == [bsuite_solved_at(good) for good in seeds]
+    assert counter.solved_at[0] == 0
+    assert counter.solved_at[5] == 1
+    assert counter.solved_at[6] == 0, "exactly a tenth is not more than a tenth"
+    assert counter.solved_at[7] == 9
+
+
+def test_is_optimal_up_to_rounding():
+    optimum = np.array([10.0, 0.99, -2.0])
+    assert is_optimal(np.array([[10.0, 0.99, -2.0]]), optimum).all()
+    # As sums of float32 rewards come out, for example 0.99 as 1 less ten times 0.001.
+    assert is_optimal(np.array([[9.99999, 0.98999, -2.00001]]), optimum).all()
+    assert is_optimal(np.array([[11.0, 1.0, 0.0]]), optimum).all()
+    # The next best returns: one push less at the end of the chain, a dive without the treasure.
+    assert not is_optimal(np.array([[9.0, 0.0, -2.01]]), optimum).any()
+    assert not is_optimal(np.array([[9.998, 0.9885, -2.001]]), optimum).any()
+    assert not is_optimal(np.array([np.nan, np.nan, np.nan]), optimum).any()
