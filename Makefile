@@ -7,8 +7,8 @@ JOBS ?= 2
 help:  ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' Makefile
 
-reproduce: core  ## Run the main job
-	@.venv/bin/randq regression $(ARGS)
+reproduce: core  ## Reproduce the paper's Figure 1, quickly; ARGS="--scale paper" for all of it
+	@.venv/bin/randq reproduce figure1 $(ARGS)
 
 test: dev  ## Run every test that is not slow
 	@.venv/bin/python -m pytest -n $(JOBS) $(ARGS)
