@@ -150,6 +150,21 @@ def test_luck_is_judged_by_its_interval():
     assert [luck(count) for count in (2, 10, 30)] == ["holds", "undecided", "does not hold"]
 
 
+def test_lengths_that_nobody_solves_do_not_count():
+    results = made_up({**AS_PAPER, "ddqn": 200})
+    cells = {k: Cell((None,) * 10, 2000) if k[2] > 50 else v for k, v in results.cells.items()}
+    by_claim = {v.claim: v for v in judge(replace(results, cells=cells))}
+    faster = by_claim["random action map: MNF-DQN clearly outperforms ε-greedy DQN"]
+    assert (faster.verdict, faster.here) == ("holds", "twice as fast at 100% of lengths")
+    best = by_claim["random action map: MNF-DQN performs best"]
+    assert (best.verdict, best.here) == ("holds", "best at 100% of lengths")
+
+
+def test_much_worse_is_not_slightly_worse():
+    (bbqn,) = (v for v in judge(made_up({**AS_PAPER, "bbqn": 300})) if "slightly" in v.claim)
+    assert bbqn.verdict == "does not hold"
+
+
 def test_numbers_of_the_paper_are_computed_from_its_points():
     by_claim = {v.claim: v.paper for v in judge(Figure1Results({}))}
     fast = by_claim["MNF-DQN solves chains as fast as the points of the figure"]
@@ -190,7 +205,7 @@ def test_summary_counts_censored_runs():
 def test_jobs_of_each_scale():
     quick = FIGURE1_SCALES["quick"].jobs()
     trains = [item for item in quick if item.kind == "train"]
-    assert len(trains) == 2 * 5 * 5
+    assert len(trains) == 5 * (5 + 4)
     assert {len(item.seeds) for item in trains} == {10}
     assert len({item.key for item in quick}) == len(quick)
     paper = [item for item in FIGURE1_SCALES["paper"].jobs() if item.kind == "train"]
@@ -287,9 +302,9 @@ def test_the_command_says_what_failed_and_draws_the_rest(tmp_path, monkeypatch):
     assert "made to fail" in log
     assert "to try them again: randq reproduce figure1 --scale smoke" in log
     assert (tmp_path / "figure1.png").exists()
-    assert "6 jobs are missing" in (tmp_path / "verdict.md").read_text()
+    assert "5 jobs are missing" in (tmp_path / "verdict.md").read_text()
     monkeypatch.setattr("randq.sweep.local.run", pretend)
-    assert "30 jobs" in run(command, tmp_path / "log")
+    assert "25 jobs" in run(command, tmp_path / "log")
 
 
 def test_ctrl_c_says_how_to_resume(tmp_path, monkeypatch):
@@ -314,7 +329,7 @@ def test_smoke_from_end_to_end(tmp_path, monkeypatch):
     data = json.loads((tmp_path / "verdict.json").read_text())
     assert {claim["verdict"] for claim in data["claims"]} == {"undecided"}
     kept = (tmp_path / "results.jsonl").read_bytes()
-    assert "30 jobs in 0 s" in run(ReproduceCommand(scale="smoke", out=tmp_path), tmp_path / "log")
+    assert "25 jobs in 0 s" in run(ReproduceCommand(scale="smoke", out=tmp_path), tmp_path / "log")
     assert (tmp_path / "results.jsonl").read_bytes() == kept
 
 

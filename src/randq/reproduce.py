@@ -34,7 +34,7 @@ class ReproduceCommand:
     figure: tyro.conf.Positional[Figure] = "figure1"
     """Which figure."""
     scale: Scale = "quick"
-    """smoke: under a minute, decides nothing; quick: some minutes; paper: every chain length."""
+    """smoke: shows that it works, decides nothing; quick: minutes; paper: every chain length."""
     out: Path | None = None
     """Folder for results and picture; by default results/FIGURE-SCALE."""
     workers: int | None = None

@@ -10,7 +10,7 @@ from randq.envs.base import Environment, Step
 
 KINDS = ("immediate", "discount", "context", "action", "delayed", "truncation")
 IMMEDIATE, DISCOUNT, CONTEXT, ACTION, DELAYED, TRUNCATION = range(len(KINDS))
-PAY = 0.3
+PAY = 0.4
 """Reward of each step of the kind that is cut off."""
 
 

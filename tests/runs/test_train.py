@@ -24,7 +24,7 @@ AGENT = preset("ddqn", "nchain")
 @pytest.fixture
 def script(monkeypatch):
     """Evaluations for two seeds, by episode; training returns are half of them."""
-    played = SimpleNamespace(evaluations=np.zeros((0, 2)), chunks=[], seeds=None)
+    played = SimpleNamespace(evaluations=np.zeros((0, 2)), chunks=[], seeds=None, world=None)
 
     class Scripted:
         episode_length = ENV.max_steps
@@ -34,7 +34,8 @@ def script(monkeypatch):
 
         def init(self, seeds):
             played.seeds = seeds.tolist()
-            return SimpleNamespace(world=jnp.ones((len(seeds), 4), jnp.int32), done=0)
+            world = jnp.ones((len(seeds), 4), jnp.int32) if played.world is None else played.world
+            return SimpleNamespace(world=world, done=0)
 
         def run(self, state, episodes):
             played.chunks.append(episodes)
@@ -79,6 +80,13 @@ def test_a_seed_that_does_not_solve_it_is_censored(script):
     assert outcome.solved_at == (2, None)
     assert outcome.solved_fraction == 0.5
     assert outcome.median_solved_at is None
+
+
+def test_a_world_in_which_nothing_is_drawn(script, monkeypatch):
+    """`envs/base.py` lets such a world be an empty tuple."""
+    monkeypatch.setattr(NChain, "optimal_return", lambda self, world: jnp.float32(10))
+    script.world, script.evaluations = (), returns("0111", "1111")
+    assert train(AGENT, ENV, [0, 1], episodes=4, streak=3).solved_at == (2, 1)
 
 
 def test_training_returns_count_for_the_definition_of_bsuite(script):

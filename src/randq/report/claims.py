@@ -59,9 +59,18 @@ class Medians:
         return np.mean(np.isinf(self.of[agent]), axis=1)
 
     def best(self, agent: str) -> np.ndarray:
-        """Share of lengths at which no other agent is faster; where all fail, nobody is best."""
-        lowest = np.min(np.stack(list(self.of.values())), axis=0)
-        return np.mean((self.of[agent] <= lowest) & np.isfinite(lowest), axis=1)
+        """Of the lengths that some agent solves, the share at which no other one is faster."""
+        return self._share(self.of[agent] <= np.min(np.stack(list(self.of.values())), axis=0))
+
+    def twice_as_fast(self, agent: str, other: str) -> np.ndarray:
+        """Of the lengths that some agent solves, the share at which one needs half at most."""
+        return self._share(2 * self.of[agent] <= self.of[other])
+
+    def _share(self, true: np.ndarray) -> np.ndarray:
+        solved = np.isfinite(np.min(np.stack(list(self.of.values())), axis=0))
+        count = np.sum(solved, axis=1)
+        share = np.sum(true & solved, axis=1) / np.maximum(count, 1)
+        return np.where(count > 0, share, np.nan)
 
     def all_failed(self, *agents: str) -> np.ndarray:
         return np.all([np.isinf(self.of[agent]).all(axis=1) for agent in agents], axis=0)
@@ -113,6 +122,12 @@ def claims() -> list[Claim]:
         ours, theirs = m.over_lengths(mnf), m.over_lengths(greedy)
         return np.where(np.isinf(ours) & np.isinf(theirs), np.nan, 2 * ours <= theirs)
 
+    def mostly_half(m: Medians) -> np.ndarray:
+        return _above_half(m.twice_as_fast(mnf, greedy))
+
+    def show_mostly_half(m: Medians) -> str:
+        return f"twice as fast at {percent(m.twice_as_fast(mnf, greedy))} of lengths"
+
     def show_half(m: Medians) -> str:
         return f"{m.show(m.over_lengths(mnf))} against {m.show(m.over_lengths(greedy))}"
 
@@ -131,14 +146,15 @@ def claims() -> list[Claim]:
         return f"{m.show(m.over_lengths(bbqn))} against {m.show(m.over_lengths(mnf))}"
 
     def mostly_best(m: Medians) -> np.ndarray:
-        return np.where(m.all_failed(*m.of), np.nan, m.best(mnf) > 0.5)
+        return _above_half(m.best(mnf))
 
     def show_best(m: Medians) -> str:
         return f"best at {percent(m.best(mnf))} of lengths"
 
     half_rule = "median over lengths of MNF-DQN is at most half of that of ε-greedy"
+    mostly_rule = "at more than half of the lengths that either solves it needs half at most"
     mean_rule = "mean over lengths (censored = budget) of NoisyDQN is above that of MNF-DQN"
-    best_rule = "at more than half of the lengths none of the other three has a lower median"
+    best_rule = "at more than half of the lengths that any solves no other of the four is faster"
     worst, middle = ({a: float(f(v)) for a, v in paper.items()} for f in (np.max, np.median))
     four = (mnf, bbqn, noisy, greedy)
     random = "random action map: "
@@ -199,10 +215,10 @@ def claims() -> list[Claim]:
         ),
         Claim(
             random + "MNF-DQN clearly outperforms ε-greedy DQN",
-            half_rule,
+            mostly_rule,
             (mnf, greedy),
-            half,
-            show_half,
+            mostly_half,
+            show_mostly_half,
             "random",
         ),
         Claim(
@@ -217,6 +233,10 @@ def claims() -> list[Claim]:
     ]
 
 
+def _above_half(share: np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(share), np.nan, share > 0.5)
+
+
 def percent(value: np.ndarray) -> str:
     """The first of some shares, to read."""
-    return f"{float(value[0]):.0%}"
+    return "none" if np.isnan(value[0]) else f"{float(value[0]):.0%}"

@@ -93,7 +93,7 @@ def _medians(ax: Any, agent: str, action_map: str, cells: dict[int, Cell]) -> No
     ax.set_ylim(0.9, 3600)
     ax.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1000"])
     ax.set_yticks([], minor=True)
-    ax.set_xlim(4, 105)
+    ax.set_xlim(0, 105)
     ax.grid(axis="y", color=GRID, lw=0.6, zorder=0)
     ax.set_axisbelow(True)
 

@@ -102,6 +102,7 @@ def train(
     """
     require((episodes is None) != (steps is None), "budget", None, "either episodes or steps")
     whole("seeds", len(seeds), at_least=1)
+    whole("chunk", chunk, at_least=1)
     program = Compiled(agent, env)
     if episodes is None:
         assert steps is not None
@@ -111,7 +112,7 @@ def train(
 
     start = time.perf_counter()
     state = program.init(jnp.asarray(seeds, jnp.int32))
-    optimum = jax.vmap(env.optimal_return)(state.world)
+    optimum = jax.vmap(env.optimal_return, axis_size=len(seeds))(state.world)
     evaluated, trained = Streak(len(seeds), streak), GoodShare(len(seeds))
     done = 0
     with ExitStack() as stack:

@@ -118,12 +118,11 @@ def untrained_optimal(
 
         return jax.vmap(one)(state.agent, state.world, state.key)
 
-    # `program.init` would trace anew for each batch.
-    init, returns = jax.jit(program._init), jax.jit(evaluate)
+    returns = jax.jit(evaluate)
     padded = [*seeds, *(seeds[-1],) * (-len(seeds) % batch)]
     optimal = []
     for start in range(0, len(padded), batch):
-        state = init(jnp.asarray(padded[start : start + batch], jnp.int32))
+        state = program.init(jnp.asarray(padded[start : start + batch], jnp.int32))
         optimum = jax.vmap(env.optimal_return)(state.world)
         require(optimum is not None, "env", env, "one whose best return is known")
         optimal.append(is_optimal(np.asarray(returns(state)), np.asarray(optimum)))
