@@ -41,7 +41,8 @@ PRESETS: dict[str, DQN] = {
 DOMAINS: dict[str, dict[str, Any]] = {
     # The authors store the end of the chain's time limit as a terminal state.
     "nchain": {"truncation_terminates": True},
-    "deep_sea": {},
+    # One hot cell at a time needs more updates than the chain: one for each step, and larger ones.
+    "deep_sea": {"update_every": 1, "gamma": 0.99, "learning_rate": 3e-3, "hidden": (32,)},
 }
 """What a domain changes, for every agent."""
 

@@ -228,7 +228,7 @@ class Compiled:
             nothing = jnp.full(agent.steps.shape, jnp.nan)
             return agent, Metrics(nothing, nothing, nothing)
 
-        return jax.lax.cond(agent.steps[0] > self.agent.learning_starts, learn, wait, agent)
+        return jax.lax.cond(agent.steps[0] >= self.agent.learning_starts, learn, wait, agent)
 
     def _evaluate(self, agent: DQNState, world: PyTree, key: Key) -> Float32[Array, ""]:
         return rollout(self.env, world, self.agent.evaluator(agent), key)
