@@ -133,7 +133,6 @@ def test_make_knows_the_two_commands(target: str, command: str) -> None:
 
 
 def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
-    pytest.importorskip("hatchling")
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
         shutil.copy(ROOT / name, tmp_path)
     source = tmp_path / "src" / "randq"

@@ -25,7 +25,8 @@ class Luck:
 
 
 def bsuite_sea(env):
-    bsuite = pytest.importorskip("bsuite.environments.deep_sea", reason="bsuite is a dev extra")
+    from bsuite.environments import deep_sea as bsuite  # slow to import
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # bsuite warns about randomize_actions=False
         return bsuite.DeepSea(
