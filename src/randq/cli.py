@@ -220,7 +220,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             one_of("command", name, COMMANDS)
             default = _train_default(rest) if name == "train" else None
-            command = tyro.cli(COMMANDS[name], prog=f"randq {name}", args=rest, default=default)
+            command = tyro.cli(
+                COMMANDS[name],
+                prog=f"randq {name}",
+                args=rest,
+                default=default,
+                # The preset decides whether there is an epsilon; its settings are plain options.
+                config=(tyro.conf.AvoidSubcommands,),
+            )
             command.check()
         except ValueError as error:
             _refuse(str(error))
