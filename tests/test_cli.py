@@ -1,0 +1,63 @@
+"""`randq train` and `randq list`, as they are typed."""
+
+import csv
+import json
+
+import pytest
+
+from randq.cli import main
+from randq.presets import PRESETS
+
+KEYS = {
+    *("agent", "env", "seeds", "median_solved_at", "solved_fraction"),
+    *("steps_per_second", "seconds"),
+}
+
+
+def test_train_prints_one_json_object_and_keeps_every_episode(tmp_path, capsys):
+    options = ["--env", "nchain", "--env.length", "4", "--agent.epsilon.end", "0.05", "--json"]
+    budget = ["--seeds", "2", "--seed", "5", "--episodes", "3", "--out", str(tmp_path / "run")]
+    main(["train", "ddqn", *options, *budget])
+    out, err = capsys.readouterr()
+    summary = json.loads(out)
+    assert set(summary) == KEYS
+    assert [row["seed"] for row in summary["seeds"]] == [5, 6]
+    assert {"seed", "solved_at", "episodes", "final_return"} <= set(summary["seeds"][0])
+    assert "median" in err
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
+    rows = list(csv.DictReader((tmp_path / "run" / "episodes.csv").read_text().splitlines()))
+    assert [(row["episode"], row["seed"]) for row in rows] == [
+        (str(episode), str(seed)) for episode in (1, 2, 3) for seed in (5, 6)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["mnf-dqnn"], ["agent", "'mnf-dqnn'", "did you mean 'mnf-dqn'"]),
+        (["mnf-dqn", "--env", "nchan"], ["env", "'nchan'", "did you mean 'nchain'"]),
+        (["mnf-dqn", "--env.length", "1"], ["length: got 1", "takes an integer >= 2"]),
+        (["mnf-dqn", "--agent.gamma", "2"], ["gamma: got 2.0", "takes a number from 0 to 1"]),
+        (["mnf-dqn", "--agent.update-every", "7"], ["update_every: got 7", "a divisor of the 18"]),
+        (["mnf-dqn", "--episodes", "1", "--steps", "1"], ["steps: got 1", "--episodes"]),
+        (["mnf-dqn", "--seeds", "0"], ["seeds: got 0", "takes an integer >= 1"]),
+        (["mnf-dqn", "--out", "/proc/run"], ["out: got '/proc/run'", "written"]),
+    ],
+)
+def test_bad_settings_of_train_are_refused_before_anything_runs(arguments, words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", *arguments])
+    assert stop.value.code == 2
+    error = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    for word in words:
+        assert word in error
+
+
+def test_list_names_everything_and_guesses(capsys):
+    for what, names in {"agents": PRESETS, "envs": ["nchain"], "experiments": ["figure1"]}.items():
+        main(["list", what])
+        out = capsys.readouterr().out
+        assert all(name in out for name in names)
+    with pytest.raises(SystemExit):
+        main(["list", "agent"])
+    assert "did you mean 'agents'" in capsys.readouterr().err
