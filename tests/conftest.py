@@ -37,3 +37,11 @@ def x64():
     """Float64 for one test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_shared_cache():
+    """A command that runs in this process leaves the cache off, which both workers would share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("randq.cli.enable_compilation_cache", lambda: None)
+        yield
