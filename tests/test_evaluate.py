@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from randq.envs import DeepSea, NChain
-from randq.evaluate import GoodShare, Streak, is_optimal, rollout
+from randq.envs.base import is_optimal
+from randq.evaluate import GoodShare, Streak, rollout
 
 
 def by_hand(env, world, scores, key):
-    """The return of a roll-out, in a plain loop that stops at the end of the episode."""
+    """Return and success of a roll-out, in a plain loop that stops at the end of the episode."""
     reset_key, steps_key = jax.random.split(key)
     keys = iter(jax.random.split(steps_key, env.max_steps))
     state, observation = env.reset(world, reset_key)
@@ -20,7 +21,7 @@ def by_hand(env, world, scores, key):
         state, result = env.step(world, state, jnp.asarray(action), next(keys))
         observation, total = result.observation, total + float(result.reward)
         over = bool(result.terminated | result.truncated)
-    return total
+    return total, bool(env.good(world, state, jnp.float32(total)))
 
 
 @pytest.mark.parametrize(
@@ -36,14 +37,33 @@ def test_rollout_is_a_plain_loop(env):
         weights, world, key = one(jax.random.key(seed))
         scores = lambda x: x.reshape(-1) @ weights  # noqa: B023, E731
         ours = jax.jit(lambda w, k: rollout(env, w, scores, k))(world, key)  # noqa: B023
-        assert float(ours) == pytest.approx(by_hand(env, world, scores, key), abs=1e-5)
+        total, good = by_hand(env, world, scores, key)
+        assert float(ours.total) == pytest.approx(total, abs=1e-5)
+        assert bool(ours.good) == good
 
 
 def test_rollout_of_the_best_policy_is_optimal():
     env = NChain(length=5)
     right = jnp.array([0.0, 1.0])
-    total = rollout(env, env.world(jax.random.key(0)), lambda x: right, jax.random.key(1))
-    assert float(total) == 10.0
+    episode = rollout(env, env.world(jax.random.key(0)), lambda x: right, jax.random.key(1))
+    assert float(episode.total) == 10.0
+    assert episode.good
+    left = rollout(env, env.world(jax.random.key(0)), lambda x: -right, jax.random.key(1))
+    assert not left.good
+
+
+def test_a_good_dive_is_one_that_never_left_the_diagonal():
+    """bsuite's notion: in the wind, noise on the rewards decides nothing."""
+    env = DeepSea(size=4, deterministic=False, randomize_actions=False)
+    world = env.world(jax.random.key(0))
+    best, worst = jnp.array([0.0, 1.0]), jnp.array([1.0, 0.0])
+    keys = jax.random.split(jax.random.key(1), 200)
+    good = jax.vmap(lambda k: rollout(env, world, lambda x: best, k))(keys)
+    assert good.good.all()
+    assert (good.total < 0.5).any(), "some of them earned little"
+    bad = jax.vmap(lambda k: rollout(env, world, lambda x: worst, k))(keys)
+    assert not bad.good.any()
+    assert (bad.total > 1.0).any(), "some of them were paid well"
 
 
 def test_rewards_after_the_end_do_not_count(monkeypatch):
@@ -56,8 +76,8 @@ def test_rewards_after_the_end_do_not_count(monkeypatch):
 
     monkeypatch.setattr(DeepSea, "step", early)
     env = DeepSea(size=5, randomize_actions=False)
-    total = rollout(env, env.world(jax.random.key(0)), lambda x: jnp.ones(2), jax.random.key(1))
-    assert float(total) == 2.0
+    episode = rollout(env, env.world(jax.random.key(0)), lambda x: jnp.ones(2), jax.random.key(1))
+    assert float(episode.total) == 2.0
 
 
 def test_an_episode_without_a_limit_is_refused(monkeypatch):
@@ -143,12 +163,12 @@ def test_good_share_is_the_definition_of_bsuite(cut):
 
 
 def test_is_optimal_up_to_rounding():
-    optimum = np.array([10.0, 0.99, -2.0])
-    assert is_optimal(np.array([[10.0, 0.99, -2.0]]), optimum).all()
+    optimum = jnp.array([10.0, 0.99, -2.0])
+    assert is_optimal(jnp.array([10.0, 0.99, -2.0]), optimum).all()
     # As sums of float32 rewards come out, for example 0.99 as 1 less ten times 0.001.
-    assert is_optimal(np.array([[9.99999, 0.98999, -2.00001]]), optimum).all()
-    assert is_optimal(np.array([[11.0, 1.0, 0.0]]), optimum).all()
+    assert is_optimal(jnp.array([9.99999, 0.98999, -2.00001]), optimum).all()
+    assert is_optimal(jnp.array([11.0, 1.0, 0.0]), optimum).all()
     # The next best returns: one push less at the end of the chain, a dive without the treasure.
-    assert not is_optimal(np.array([[9.0, 0.0, -2.01]]), optimum).any()
-    assert not is_optimal(np.array([[9.998, 0.9885, -2.001]]), optimum).any()
-    assert not is_optimal(np.array([np.nan, np.nan, np.nan]), optimum).any()
+    assert not is_optimal(jnp.array([9.0, 0.0, -2.01]), optimum).any()
+    assert not is_optimal(jnp.array([9.998, 0.9885, -2.001]), optimum).any()
+    assert not is_optimal(jnp.full(3, jnp.nan), optimum).any()

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from randq.networks import MLP, Conv2d, ConvNet, Linear
+from randq.types import OneHot
 
 RNG = np.random.default_rng(0)
 KEY = jax.random.key(0)
@@ -40,6 +41,36 @@ def test_linear(size_in, size_out):
         for j in range(size_out)
     ]
     np.testing.assert_allclose(layer(jnp.asarray(x)), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("hidden", [[], [4, 3]])
+def test_a_one_hot_input_is_the_vector_it_stands_for(hidden):
+    """Values and gradients, with the network shared by a batch; index 6 lies outside: zeros."""
+    network = MLP.create(6, hidden, 2, key=KEY)
+    inputs = OneHot(jnp.array([0, 5, 3, 3, 6]), 6)
+
+    def total(network, inputs):
+        values = jax.vmap(network)(inputs)
+        return jnp.sum(jnp.sin(values)), values
+
+    dense = inputs.dense(jnp.float32)
+    np.testing.assert_array_equal(dense, np.eye(7, 6)[[0, 5, 3, 3, 6]])
+    for function in (total, jax.jit(total)):
+        compute = jax.grad(function, has_aux=True)
+        (gradient, values), (by_vector, expected) = (
+            compute(network, inputs),
+            compute(network, dense),
+        )
+        np.testing.assert_allclose(values, expected, rtol=1e-6)
+        for ours, theirs in zip(*map(jax.tree.leaves, (gradient, by_vector)), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        jax.vmap(network.features)(inputs), jax.vmap(network.features)(dense)
+    )
+    with pytest.raises(
+        ValueError, match=r"input of a linear layer: got \(5,\), takes shape \(6,\)"
+    ):
+        network(OneHot(jnp.int32(0), 5))
 
 
 @pytest.mark.parametrize(("kernel", "stride", "size"), [(1, 1, 3), (3, 2, 8), (4, 3, 9), (3, 1, 3)])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,16 @@ import numpy as np
 
 from randq.config import whole
 from randq.envs.base import Environment
-from randq.types import Array, Float, Float32, Key, PyTree
+from randq.types import Array, Bool, Float, Float32, Key, PyTree
+
+
+class Episode(NamedTuple):
+    """How one episode went."""
+
+    total: Float32[Array, ""]
+    """Its undiscounted return."""
+    good: Bool[Array, ""]
+    """Whether the environment calls it a success: by default, if no return can be better."""
 
 
 def rollout(
@@ -18,32 +27,29 @@ def rollout(
     world: PyTree,
     scores: Callable[[Any], Float[Array, " actions"]],
     key: Key,
-) -> Float32[Array, ""]:
-    """The undiscounted return of one episode that takes the best-scored action in each state."""
+) -> Episode:
+    """One episode that takes the best-scored action in each state."""
     if env.max_steps is None:
         raise ValueError(
             f"environment: got {env!r}, takes one whose episodes have a limit of steps"
         )
     reset_key, steps_key = jax.random.split(key)
-    state, observation = env.reset(world, reset_key)
+    state, _ = env.reset(world, reset_key)
 
     def step(carry: Any, step_key: Key) -> tuple[Any, None]:
-        state, observation, total, over = carry
-        action = jnp.argmax(scores(observation)).astype(jnp.int32)
+        state, episode, over = carry
+        action = jnp.argmax(scores(env.encode(state))).astype(jnp.int32)
         state, result = env.step(world, state, action, step_key)
-        total = total + jnp.where(over, 0.0, result.reward)
-        over = over | result.terminated | result.truncated
-        return (state, result.observation, total, over), None
+        total = episode.total + jnp.where(over, 0.0, result.reward)
+        ends = ~over & (result.terminated | result.truncated)
+        good = jnp.where(ends, env.good(world, state, total), episode.good)
+        return (state, Episode(total, good), over | ends), None
 
-    start = (state, observation, jnp.zeros(()), jnp.zeros((), bool))
+    nothing = Episode(jnp.zeros(()), jnp.zeros((), bool))
+    start = (state, nothing, jnp.zeros((), bool))
     keys = jax.random.split(steps_key, env.max_steps)
-    (_, _, total, _), _ = jax.lax.scan(step, start, keys)
-    return total
-
-
-def is_optimal(returns: np.ndarray, optimum: np.ndarray) -> np.ndarray:
-    """Whether a return is the best one, up to the rounding of a sum of float32 rewards."""
-    return returns >= optimum - 1e-4 * np.maximum(1.0, np.abs(optimum))
+    (_, episode, _), _ = jax.lax.scan(step, start, keys)
+    return episode
 
 
 @dataclass

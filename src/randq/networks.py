@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from randq.config import floating, require, whole
 from randq.noise import Supply, uniforms
-from randq.types import Array, Float, Key, Shaped
+from randq.types import Array, Float, Int32, Key, OneHot, Shaped
 
 
 class Linear(eqx.Module):
@@ -47,10 +47,26 @@ class Linear(eqx.Module):
     def fan_in(self) -> int:
         return self.weight.shape[0]
 
-    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
+    def __call__(self, x: Float[Array, " in"] | OneHot) -> Float[Array, " out"]:
         size = self.weight.shape[0]
-        require(x.shape == (size,), "input of a linear layer", x.shape, f"shape ({size},)")
-        return x @ self.weight + self.bias
+        shape = (x.size,) if isinstance(x, OneHot) else x.shape
+        require(shape == (size,), "input of a linear layer", shape, f"shape ({size},)")
+        product = _row(self.weight, x.index) if isinstance(x, OneHot) else x @ self.weight
+        return product + self.bias
+
+
+@jax.custom_jvp
+def _row(weight: Float[Array, "in out"], index: Int32[Array, ""]) -> Float[Array, " out"]:
+    """`OneHot(index) @ weight`."""
+    return weight.at[index].get(mode="fill", fill_value=0)
+
+
+@_row.defjvp
+def _row_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
+    # Looking up a row is cheap; adding up gradients row by row is not, and a product does it.
+    weight, index = primals
+    dense = jax.nn.one_hot(index, weight.shape[0], dtype=weight.dtype)
+    return _row(weight, index), dense @ tangents[0]
 
 
 class Conv2d(eqx.Module):
@@ -161,11 +177,11 @@ class MLP(Network):
 
         return uniforms(make, key, floating("dtype", dtype))
 
-    def features(self, x: Float[Array, "..."]) -> Float[Array, " features"]:
-        x = x.reshape(-1)
+    def features(self, x: Float[Array, "..."] | OneHot) -> Float[Array, " features"]:
+        values = x if isinstance(x, OneHot) else x.reshape(-1)
         for layer in self.hidden:
-            x = self.activation(layer(x))
-        return x
+            values = self.activation(layer(values))
+        return values.dense(self.head.weight.dtype) if isinstance(values, OneHot) else values
 
 
 class ConvNet(Network):

@@ -1,7 +1,9 @@
 """The few types that everything shares."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax
 from jaxtyping import Array, Bool, Float, Float32, Int, Int32, PRNGKeyArray, PyTree, Shaped
 
 Key = PRNGKeyArray
@@ -12,6 +14,19 @@ Scalar = Float[Array, ""]
 
 Batch = PyTree[Shaped[Array, "batch ..."]]
 """What a network takes, with a leading batch axis on every array."""
+
+
+class OneHot(eqx.Module):
+    """A vector with a one at `index`, or of zeros alone if that lies outside.
+
+    A network takes it in place of the vector: times a matrix, it is a row of that matrix.
+    """
+
+    index: Int32[Array, "..."]
+    size: int = eqx.field(static=True)
+
+    def dense(self, dtype: Any) -> Float[Array, "... size"]:
+        return jax.nn.one_hot(self.index, self.size, dtype=dtype)
 
 
 class Transition(NamedTuple):
@@ -36,6 +51,7 @@ __all__ = [
     "Int",
     "Int32",
     "Key",
+    "OneHot",
     "PyTree",
     "Scalar",
     "Shaped",

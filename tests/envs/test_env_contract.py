@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from randq.envs import ENVIRONMENTS, DeepSea, NChain
+from randq.types import OneHot
 
 # Beside the defaults of every environment: settings, and what two keys must (not) change in them.
 VARIANTS = [
@@ -50,6 +51,26 @@ def episodes(env):
         return world, first, jax.lax.scan(body, state, actions_and_keys(env, key))[1]
 
     return jax.device_get(jax.jit(jax.vmap(run))(KEYS))
+
+
+@every
+def test_a_network_is_given_what_is_observed(env):
+    """A `OneHot` stands for the same vector, also at the end of an episode."""
+
+    def both(key):
+        world = env.world(key)
+
+        def body(state, inputs):
+            after, result = env.step(world, state, *inputs)
+            given = env.encode(after)
+            dense = given.dense(jnp.float32) if isinstance(given, OneHot) else given
+            return after, (dense.reshape(-1), result.observation.reshape(-1))
+
+        start, _ = env.reset(world, key)
+        return jax.lax.scan(body, start, actions_and_keys(env, key))[1]
+
+    given, observed = jax.jit(jax.vmap(both))(KEYS)
+    np.testing.assert_array_equal(given, observed)
 
 
 @every

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from randq.envs import DeepSea, NChain
-from randq.evaluate import rollout
+from randq.evaluate import Episode, rollout
 from randq.exploration import Epsilon
 from randq.loops.compiled import Compiled
 from randq.posteriors import Bootstrap
@@ -115,9 +115,21 @@ def test_the_same_call_twice_is_bit_identical():
 
 
 def test_chunks_change_nothing():
-    chunked = run(TEN, [3, 3])
+    chunked = run(TEN, [4, 2])
     identical(chunked.end, ten().end)
     identical(chunked.record, ten().record)
+
+
+def test_one_program_serves_chunks_of_every_length():
+    program = Compiled(AGENT, CHAIN, chunk=3)
+    state = program.init(SEVEN)
+    for episodes in (3, 1, 2):
+        state, record = program.run(state, episodes)
+        assert {len(values) for values in record} == {episodes}
+    assert program._program._cache_size() == 1
+    for wrong, takes in {4: "at most chunk = 3", 0: "an integer >= 1"}.items():
+        with pytest.raises(ValueError, match=f"episodes: got {wrong}, takes {takes}"):
+            program.run(state, wrong)
 
 
 def test_seeds_differ_in_weights_world_and_behaviour():
@@ -140,12 +152,14 @@ def test_seeds_differ_in_weights_world_and_behaviour():
 
 
 def test_evaluation_changes_nothing_in_training(monkeypatch):
-    monkeypatch.setattr(Compiled, "_evaluate", lambda self, agent, world, key: jnp.zeros(()))
+    nothing = Episode(jnp.zeros(()), jnp.zeros((), bool))
+    monkeypatch.setattr(Compiled, "_evaluate", lambda self, agent, world, key: nothing)
     without = run(TEN, [EPISODES], program=Compiled(AGENT, CHAIN))
     assert (without.record.eval_return == 0).all()
     assert (ten().record.eval_return != 0).any()
     identical(without.end, ten().end)
-    identical(without.record._replace(eval_return=None), ten().record._replace(eval_return=None))
+    for field in ("train_return", "train_good", "loss", "cost"):
+        identical(getattr(without.record, field), getattr(ten().record, field))
 
 
 # --- what is stored ----------------------------------------------------------------------------
@@ -217,10 +231,10 @@ def plain_run(agent, env, seed, episodes):
 
     refresh, act, stepped = (compiled(f) for f in (agent.refresh, agent.act, agent.stepped))
     update, condition = (compiled(f) for f in (agent.update, agent.condition))
-    move = compiled(agent.copy_target)
+    move = compiled(agent.move_target)
     step, reset, observe = (compiled(f) for f in (env.step, env.reset, env.observe))
     masks_of = compiled(lambda posterior, key: posterior.masks(key, 1)[:, 0])
-    score = compiled(lambda s, world, key: rollout(env, world, agent.evaluator(s), key))
+    score = compiled(lambda s, world, key: rollout(env, world, agent.evaluator(s), key).total)
 
     key, eval_key, agent_key, world_key, env_key = jax.random.split(jax.random.key(seed), 5)
     init = compiled(lambda k: agent.init(env.observation_shape, env.num_actions, k))
@@ -250,7 +264,8 @@ def plain_run(agent, env, seed, episodes):
 
         if t % every == 0:
             block += 1
-            state = move(state, jnp.int32(before))
+            if t // agent.target_every > before // agent.target_every:
+                state = move(state)
             for _ in range(updates) if t > agent.learning_starts else ():
                 sample_key, learn_key, condition_key = (next(keys) for _ in range(3))
                 state, _ = update(state, sample(memory, sample_key, agent.batch_size), learn_key)
@@ -293,9 +308,9 @@ def test_is_a_plain_loop(name):
     if name == "bbqn":
         result, episodes = ten(), EPISODES
     else:
-        program, episodes = Compiled(agent, env), 4
-        compiled = jax.jit(program._run, static_argnums=1, compiler_options=FAST)
-        state, record = compiled(program.init(TEN), episodes)
+        program, episodes = Compiled(agent, env, chunk=4), 4
+        compiled = jax.jit(program._run, compiler_options=FAST)
+        state, record = compiled(program.init(TEN), jnp.int32(episodes))
         result = SimpleNamespace(end=copied(state), record=record)
     # The seed whose actions vary most, so that there is something to see.
     variety = [np.sum(np.diff(held(result.end, seed).action) != 0) for seed in range(10)]

@@ -22,7 +22,7 @@ from randq.networks import MLP
 from randq.optimise import descend
 from randq.posteriors.base import Family, Function, Members, Posterior, learnt, trainable
 from randq.targets import LOSSES, q_target
-from randq.types import Array, Bool, Float, Int32, Key, Scalar, Transition
+from randq.types import Array, Bool, Float, Int32, Key, PyTree, Scalar, Transition
 
 TargetNoise = Literal["mean", "same", "fresh"]
 Loss = Literal["squared", "huber"]
@@ -139,24 +139,26 @@ class DQN:
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        adam = optax.adam(self.learning_rate, eps=self.adam_eps)
-        if self.max_grad_norm is None:
-            return adam
-        return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), adam)
+        steps = [optax.adam(self.learning_rate, eps=self.adam_eps)]
+        if self.max_grad_norm is not None:
+            steps.insert(0, optax.clip_by_global_norm(self.max_grad_norm))
+        # On one long vector: with dozens of small arrays most of a program would be the optimiser.
+        return optax.flatten(optax.chain(*steps))
 
     def init(self, observation_shape: tuple[int, ...], num_actions: int, key: Key) -> DQNState:
         """A new agent."""
         features = math.prod(observation_shape)
-        build_key, draw_key = jax.random.split(key)
         posterior = self.posterior.build(
-            lambda k: MLP.create(features, self.hidden, num_actions, key=k), build_key
+            lambda k: MLP.create(features, self.hidden, num_actions, key=k), key
         )
         none = jnp.zeros((), jnp.int32)
+        # Only the shapes of a draw: it is stale, hence replaced before it can act.
+        draw = jax.eval_shape(lambda: posterior.sample(key).network)
         return DQNState(
             posterior=posterior,
             target=learnt(posterior)[0],
             optimiser=self.optimiser.init(trainable(posterior)[0]),
-            draw=posterior.sample(draw_key).network,
+            draw=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), draw),
             stale=jnp.ones((), bool),
             steps=none,
             episodes=none,
@@ -169,7 +171,7 @@ class DQN:
         draw = jax.tree.map(lambda a, b: jnp.where(state.stale, a, b), new, state.draw)
         return state._replace(draw=draw, stale=jnp.zeros((), bool))
 
-    def act(self, state: DQNState, observation: Float[Array, "..."], key: Key) -> Int32[Array, ""]:
+    def act(self, state: DQNState, observation: PyTree, key: Key) -> Int32[Array, ""]:
         """The greedy action of the held draw, or with the chance epsilon a random one."""
         values = state.draw(observation)
         action = jnp.argmax(values).astype(jnp.int32)
@@ -194,16 +196,17 @@ class DQN:
         episodes = state.episodes + ended.astype(jnp.int32)
         return state._replace(steps=steps, episodes=episodes, stale=stale)
 
-    def copy_target(self, state: DQNState, before: Int32[Array, ""]) -> DQNState:
-        """Move the target network if, since the step `before`, that has become due."""
-        due = state.steps // self.target_every > before // self.target_every
-        rate = self.target_rate
-        online = learnt(state.posterior)[0]
+    def target_due(self, steps: Int32[Array, ""], before: Int32[Array, ""]) -> Bool[Array, ""]:
+        """Whether since the step `before` it has become time to move the target network."""
+        return steps // self.target_every > before // self.target_every
 
-        def move(new: Array, old: Array) -> Array:
-            return jnp.where(due, new if rate == 1.0 else old + rate * (new - old), old)
-
-        return state._replace(target=jax.tree.map(move, online, state.target))
+    def move_target(self, state: DQNState) -> DQNState:
+        """Move the target network towards the online one, or copy it."""
+        online, rate = learnt(state.posterior)[0], self.target_rate
+        if rate == 1.0:
+            return state._replace(target=online)
+        soft = jax.tree.map(lambda new, old: old + rate * (new - old), online, state.target)
+        return state._replace(target=soft)
 
     def update(self, state: DQNState, batch: Transition, key: Key) -> tuple[DQNState, Metrics]:
         """One gradient step on a mini-batch (eq. 19)."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from randq import config
-from randq.types import Array, Bool, Float32, Int32, Key
+from randq.types import Array, Bool, Float32, Int32, Key, PyTree
 
 World = TypeVar("World")
 State = TypeVar("State")
@@ -55,6 +55,10 @@ class Environment(abc.ABC, Generic[World, State]):
     def observe(self, state: State) -> Float32[Array, "..."]:
         """The observation of a state, so that a replay can hold states, which are smaller."""
 
+    def encode(self, state: State) -> PyTree:
+        """The observation as a network takes it: an array, or the `OneHot` that stands for it."""
+        return self.observe(state)
+
     @abc.abstractmethod
     def step(
         self, world: World, state: State, action: Int32[Array, ""], key: Key
@@ -67,6 +71,11 @@ class Environment(abc.ABC, Generic[World, State]):
 
         Whether it is None depends on the settings alone, so it can be asked while tracing.
         """
+
+    def good(self, world: World, state: State, total: Float32[Array, ""]) -> Bool[Array, ""]:
+        """Whether an episode that ended in this state with this return is a success."""
+        optimum = self.optimal_return(world)
+        return jnp.zeros((), bool) if optimum is None else is_optimal(total, optimum)
 
     @property
     @abc.abstractmethod
@@ -92,6 +101,13 @@ class Environment(abc.ABC, Generic[World, State]):
     @abc.abstractmethod
     def fixed_length(self) -> bool:
         """Whether every episode takes exactly `max_steps` steps."""
+
+
+def is_optimal(
+    returns: Float32[Array, "..."], optimum: Float32[Array, "..."]
+) -> Bool[Array, "..."]:
+    """Whether a return is the best one, up to the rounding of a sum of float32 rewards."""
+    return returns >= optimum - 1e-4 * jnp.maximum(1.0, jnp.abs(optimum))
 
 
 def check_mapping_seed(seed: object, maps_randomly: bool, unless: str) -> None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from randq import config
 from randq.envs.base import Environment, Step, check_mapping_seed, random_action_map
-from randq.types import Array, Bool, Float32, Int32, Key
+from randq.types import Array, Bool, Float32, Int32, Key, OneHot
 
 
 class DeepSeaState(NamedTuple):
@@ -57,10 +57,11 @@ class DeepSea(Environment[Array, DeepSeaState]):
         return random_action_map(key, (self.size, self.size), self.mapping_seed)
 
     def observe(self, state: DeepSeaState) -> Float32[Array, "n n"]:
-        # The cell number of the end lies beyond the grid, where one_hot gives zeros.
-        cell = state.row * self.size + state.column
-        flat = jax.nn.one_hot(cell, self.size**2, dtype=jnp.float32)
-        return flat.reshape(self.size, self.size)
+        return self.encode(state).dense(jnp.float32).reshape(self.size, self.size)
+
+    def encode(self, state: DeepSeaState) -> OneHot:
+        # The cell number of the end lies beyond the grid, where a OneHot is all zeros.
+        return OneHot(state.row * self.size + state.column, self.size**2)
 
     def reset(
         self, world: Int32[Array, "n n"], key: Key
@@ -118,6 +119,12 @@ class DeepSea(Environment[Array, DeepSeaState]):
         for _ in range(self.size - 1):
             value = max(0.0, stays_on_course * value - cost)
         return jnp.asarray(value, jnp.float32)
+
+    def good(
+        self, world: Int32[Array, "n n"], state: DeepSeaState, total: Float32[Array, ""]
+    ) -> Bool[Array, ""]:
+        # As bsuite has it: noise on the rewards does not make an episode better or worse.
+        return ~state.bad
 
     @property
     def observation_shape(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from randq import config
 from randq.envs.base import Environment, Step, check_mapping_seed, random_action_map
-from randq.types import Array, Float32, Int32, Key
+from randq.types import Array, Float32, Int32, Key, OneHot
 
 Features = Literal["thermometer", "one_hot"]
 ActionMap = Literal["fixed", "random"]
@@ -60,10 +60,13 @@ class NChain(Environment[Array, ChainState]):
         return random_action_map(key, (self.length,), self.mapping_seed)
 
     def observe(self, state: ChainState) -> Float32[Array, " n"]:
-        states = jnp.arange(self.length, dtype=jnp.int32)
-        at = state.position
-        seen = states <= at if self.features == "thermometer" else states == at
-        return seen.astype(jnp.float32)
+        if self.features == "one_hot":
+            return OneHot(state.position, self.length).dense(jnp.float32)
+        return (jnp.arange(self.length, dtype=jnp.int32) <= state.position).astype(jnp.float32)
+
+    def encode(self, state: ChainState) -> Float32[Array, " n"] | OneHot:
+        one_hot = self.features == "one_hot"
+        return OneHot(state.position, self.length) if one_hot else self.observe(state)
 
     def reset(self, world: Int32[Array, " n"], key: Key) -> tuple[ChainState, Float32[Array, " n"]]:
         start = ChainState(position=jnp.ones((), jnp.int32), steps=jnp.zeros((), jnp.int32))

@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from randq.agents.dqn import DQN, DQNState, Metrics
-from randq.config import require
+from randq.config import require, whole
 from randq.envs.base import Environment
-from randq.evaluate import rollout
+from randq.evaluate import Episode, rollout
 from randq.replay.ring import Ring, RingState
-from randq.types import Array, Float32, Int32, Key, PyTree, Shaped, Transition
+from randq.types import Array, Bool, Float32, Int32, Key, PyTree, Shaped, Transition
 
 
 class RunState(NamedTuple):
@@ -43,7 +44,11 @@ class Record(NamedTuple):
 
     train_return: Float32[Array, " seeds"]
     """Return of the training episode."""
+    train_good: Bool[Array, " seeds"]
+    """Whether the environment calls the training episode a success."""
     eval_return: Float32[Array, " seeds"]
+    eval_good: Bool[Array, " seeds"]
+    """Whether the evaluation is optimal."""
     loss: Float32[Array, " seeds"]
     cost: Float32[Array, " seeds"]
 
@@ -72,8 +77,11 @@ class Compiled:
 
     agent: DQN
     env: Environment[Any, Any]
+    chunk: int = 100
+    """The most episodes that one call can run."""
 
     def __post_init__(self) -> None:
+        whole("chunk", self.chunk, at_least=1)
         takes = "one whose episodes all have the same length"
         require(self.env.fixed_length, "environment of the compiled loop", self.env, takes)
         every = self.agent.update_every
@@ -107,7 +115,10 @@ class Compiled:
 
     def run(self, state: RunState, episodes: int) -> tuple[RunState, Record]:
         """Further episodes, the leading axis of the records. The old state is used up."""
-        return self._program(state, episodes)
+        whole("episodes", episodes, at_least=1)
+        require(episodes <= self.chunk, "episodes", episodes, f"at most chunk = {self.chunk}")
+        state, records = self._program(state, jnp.int32(episodes))
+        return state, jax.tree.map(lambda x: np.asarray(x)[:episodes], records)
 
     # For small programs compiling takes longer than running. What runs once is not optimised at
     # all; what runs for long is optimised a little less, which costs no speed that was measured.
@@ -119,7 +130,7 @@ class Compiled:
     @cached_property
     def _program(self) -> Any:
         options = {"xla_backend_optimization_level": 1}
-        return jax.jit(self._run, static_argnums=1, donate_argnums=0, compiler_options=options)
+        return jax.jit(self._run, donate_argnums=0, compiler_options=options)
 
     def _init(self, seeds: Int32[Array, " seeds"]) -> RunState:
         def one(seed: Int32[Array, ""]) -> RunState:
@@ -135,19 +146,33 @@ class Compiled:
 
         return jax.vmap(one)(seeds)._replace(block=jnp.zeros((), jnp.int32))
 
-    def _run(self, state: RunState, episodes: int) -> tuple[RunState, Record]:
-        return jax.lax.scan(lambda s, _: self._episode(s), state, None, length=episodes)
+    def _run(self, state: RunState, episodes: Int32[Array, ""]) -> tuple[RunState, Record]:
+        # How many episodes is a number and not a shape: one program serves a last, shorter chunk.
+        def body(i: Int32[Array, ""], carry: tuple[RunState, Record]) -> tuple[RunState, Record]:
+            state, records = carry
+            state, record = self._episode(state)
+            return state, jax.tree.map(lambda all, new: all.at[i].set(new), records, record)
+
+        numbers = jnp.zeros((self.chunk, state.agent.steps.size), jnp.float32)
+        flags = numbers.astype(bool)
+        records = Record(numbers, flags, numbers, flags, numbers, numbers)
+        return jax.lax.fori_loop(0, episodes, body, (state, records))
 
     def _episode(self, state: RunState) -> tuple[RunState, Record]:
-        state, (rewards, metrics) = jax.lax.scan(
+        state, (rewards, ends, metrics) = jax.lax.scan(
             lambda s, _: self._block(s), state, None, length=self.blocks_per_episode
         )
+        total = jnp.sum(rewards, axis=0)
+        end, last = jax.tree.map(lambda x: x[-1], (ends, metrics))
+        good = jax.vmap(self.env.good)(state.world, end, total)
         key = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.eval_key, state.block)
-        eval_return = jax.vmap(self._evaluate)(state.agent, state.world, key)
-        last = jax.tree.map(lambda x: x[-1], metrics)
-        return state, Record(jnp.sum(rewards, axis=0), eval_return, last.loss, last.cost)
+        evaluation = jax.vmap(self._evaluate)(state.agent, state.world, key)
+        return state, Record(total, good, *evaluation, last.loss, last.cost)
 
-    def _block(self, state: RunState) -> tuple[RunState, tuple[Float32[Array, " seeds"], Metrics]]:
+    def _block(
+        self, state: RunState
+    ) -> tuple[RunState, tuple[Float32[Array, " seeds"], PyTree, Metrics]]:
+        """Steps and updates: the sum of the rewards, the last state, and the last metrics."""
         block_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key, state.block)
         for_steps = self.steps_per_block * len(StepKeys._fields)
         total = for_steps + self.updates_per_block * len(UpdateKeys._fields)
@@ -158,12 +183,18 @@ class Compiled:
         before = state.agent.steps[0]
         state, items = jax.lax.scan(self._step, state, step_keys)
         reward = jnp.sum(items.reward, axis=0)
+        end = jax.tree.map(lambda x: x[-1], items.next_observation)
         items = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), items)
         replay = jax.vmap(self.ring.add)(state.replay, items)
-        agent = jax.vmap(self.agent.copy_target, in_axes=(0, None))(state.agent, before)
+        agent = jax.lax.cond(
+            self.agent.target_due(state.agent.steps[0], before),
+            jax.vmap(self.agent.move_target),
+            lambda agent: agent,
+            state.agent,
+        )
         agent, metrics = self._learn(agent, replay, update_keys)
         state = state._replace(agent=agent, replay=replay, block=state.block + 1)
-        return state, (reward, metrics)
+        return state, (reward, end, metrics)
 
     def _step(
         self, state: RunState, raw_keys: Shaped[Array, "fields seeds"]
@@ -174,7 +205,7 @@ class Compiled:
         agent = jax.lax.cond(
             jnp.any(agent.stale), jax.vmap(self.agent.refresh), lambda a, _: a, agent, keys.refresh
         )
-        observation = jax.vmap(env.observe)(state.env)
+        observation = jax.vmap(env.encode)(state.env)
         action = jax.vmap(self.agent.act)(agent, observation, keys.act)
         after, result = jax.vmap(env.step)(state.world, state.env, action, keys.env)
         ended = result.terminated | result.truncated
@@ -192,10 +223,10 @@ class Compiled:
     ) -> tuple[DQNState, Metrics]:
         def sample(replay: RingState, key: Key, count: int) -> Transition:
             items: Transition = self.ring.sample(replay, key, count)
-            observe = jax.vmap(self.env.observe)
+            encode = jax.vmap(self.env.encode)
             return items._replace(
-                observation=observe(items.observation),
-                next_observation=observe(items.next_observation),
+                observation=encode(items.observation),
+                next_observation=encode(items.next_observation),
             )
 
         def update(agent: DQNState, replay: RingState, keys: UpdateKeys) -> Any:
@@ -230,7 +261,7 @@ class Compiled:
 
         return jax.lax.cond(agent.steps[0] >= self.agent.learning_starts, learn, wait, agent)
 
-    def _evaluate(self, agent: DQNState, world: PyTree, key: Key) -> Float32[Array, ""]:
+    def _evaluate(self, agent: DQNState, world: PyTree, key: Key) -> Episode:
         return rollout(self.env, world, self.agent.evaluator(agent), key)
 
 

@@ -19,7 +19,7 @@ from randq.posteriors.base import (
     Posterior,
     zero_cost,
 )
-from randq.types import Array, Batch, Float, Int, Key, Scalar
+from randq.types import Array, Batch, Float, Int, Key, OneHot, Scalar
 
 Layers = Literal["linear", "last", "all"]
 """Which layers are random: the fully connected ones, the last one, or all with convolutions."""
@@ -67,7 +67,9 @@ class NoisyOutputs(eqx.Module):
     variance: Layer  # of the weights and biases, so that it maps squared inputs to variances
     key: Key
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Array | OneHot) -> Array:
+        if isinstance(x, OneHot):
+            x = x.dense(self.variance.weight.dtype)
         mean = self.mean(x)
         epsilon = jax.random.normal(self.key, mean.shape, mean.dtype)
         return mean + jnp.sqrt(self.variance(x * x)) * epsilon

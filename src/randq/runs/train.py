@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from randq.agents.dqn import DQN
 from randq.config import require, whole
 from randq.envs.base import Environment
-from randq.evaluate import GoodShare, Streak, is_optimal
+from randq.evaluate import GoodShare, Streak
 from randq.loops.compiled import Compiled, Record
 
 
@@ -39,7 +38,7 @@ class Outcome:
     solved_at: tuple[int | None, ...]
     """First episode of the first streak of optimal evaluations, as in Figure 1; None: censored."""
     solved_training: tuple[int | None, ...]
-    """bsuite's definition: when more than a tenth of all training episodes were optimal."""
+    """bsuite's definition: when more than a tenth of all training episodes were good."""
     episodes: int
     final_return: tuple[float, ...]
     steps_per_second: float
@@ -100,10 +99,11 @@ def train(
 
     With `out`, the returns of every episode go to `out/episodes.csv` as they come.
     """
-    require((episodes is None) != (steps is None), "budget", None, "either episodes or steps")
+    budget = {"episodes": episodes, "steps": steps}
+    require((episodes is None) != (steps is None), "budget", budget, "either episodes or steps")
     whole("seeds", len(seeds), at_least=1)
-    whole("chunk", chunk, at_least=1)
-    program = Compiled(agent, env)
+    evaluated, trained = Streak(len(seeds), streak), GoodShare(len(seeds))
+    program = Compiled(agent, env, chunk)
     if episodes is None:
         assert steps is not None
         whole("steps", steps, at_least=1)
@@ -112,18 +112,14 @@ def train(
 
     start = time.perf_counter()
     state = program.init(jnp.asarray(seeds, jnp.int32))
-    optimum = jax.vmap(env.optimal_return, axis_size=len(seeds))(state.world)
-    evaluated, trained = Streak(len(seeds), streak), GoodShare(len(seeds))
     done = 0
     with ExitStack() as stack:
         write = _writer(stack, out, seeds)
         while True:
             state, record = program.run(state, min(chunk, episodes - done))
-            record = jax.tree.map(np.asarray, record)
             write(done, record)
-            if optimum is not None:
-                evaluated.add(is_optimal(record.eval_return, np.asarray(optimum)[None]))
-                trained.add(is_optimal(record.train_return, np.asarray(optimum)[None]))
+            evaluated.add(np.asarray(record.eval_good))
+            trained.add(np.asarray(record.train_good))
             done += len(record.eval_return)
             seconds = time.perf_counter() - start
             speed = done * program.episode_length * len(seeds) / seconds
@@ -154,10 +150,12 @@ def _writer(
     out.mkdir(parents=True, exist_ok=True)
     file = stack.enter_context((out / "episodes.csv").open("w", newline=""))
     rows = csv.writer(file)
-    rows.writerow(["episode", "seed", "train_return", "eval_return", "loss", "cost"])
+    columns = ("train_return", "eval_return", "loss", "cost")
+    rows.writerow(["episode", "seed", *columns])
 
     def write(done: int, record: Record) -> None:
-        for i, values in enumerate(zip(*record, strict=True)):
+        chosen = (getattr(record, column) for column in columns)
+        for i, values in enumerate(zip(*chosen, strict=True)):
             for j, seed in enumerate(seeds):
                 rows.writerow([done + i + 1, seed, *(f"{value[j]:.6g}" for value in values)])
         file.flush()

@@ -12,7 +12,7 @@ import numpy as np
 from randq.agents.dqn import DQN, DQNState
 from randq.config import one_of, require, whole
 from randq.envs import ENVIRONMENTS, Environment
-from randq.evaluate import is_optimal, rollout
+from randq.evaluate import rollout
 from randq.loops.compiled import Compiled, RunState
 from randq.presets import preset
 from randq.runs.train import train
@@ -111,21 +111,21 @@ def untrained_optimal(
 ) -> np.ndarray:
     """For each seed, whether the network that training would begin with is optimal already."""
     program = Compiled(agent, env)
+    optimum = env.optimal_return(env.world(jax.random.key(0)))
+    require(optimum is not None, "env", env, "one whose best return is known")
 
     def evaluate(state: RunState) -> Array:
         def one(agent_state: DQNState, world: PyTree, key: Key) -> Array:
-            return rollout(env, world, agent.evaluator(agent_state), key)
+            return rollout(env, world, agent.evaluator(agent_state), key).good
 
         return jax.vmap(one)(state.agent, state.world, state.key)
 
-    returns = jax.jit(evaluate)
+    good = jax.jit(evaluate)
     padded = [*seeds, *(seeds[-1],) * (-len(seeds) % batch)]
     optimal = []
     for start in range(0, len(padded), batch):
         state = program.init(jnp.asarray(padded[start : start + batch], jnp.int32))
-        optimum = jax.vmap(env.optimal_return)(state.world)
-        require(optimum is not None, "env", env, "one whose best return is known")
-        optimal.append(is_optimal(np.asarray(returns(state)), np.asarray(optimum)))
+        optimal.append(np.asarray(good(state)))
     return np.concatenate(optimal)[: len(seeds)]
 
 
