@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from randq.experiments import (
+from randq.experiments.figure1 import (
     FIGURE1_AGENTS,
     FIGURE1_SCALES,
     Cell,
@@ -320,7 +320,6 @@ def test_ctrl_c_says_how_to_resume(tmp_path, monkeypatch):
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 2
 
 
-@pytest.mark.slow
 def test_smoke_from_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
     log = run(ReproduceCommand(scale="smoke", out=tmp_path), tmp_path / "log")

@@ -180,8 +180,8 @@ class ListCommand:
             for name in PRESETS:
                 table.add_row(name, str(preset(name)))
         else:
-            for name, experiment in EXPERIMENTS.items():
-                table.add_row(name, first_line(experiment))
+            for name, scales in EXPERIMENTS.items():
+                table.add_row(name, first_line(next(iter(scales.values()))))
         console.print(table)
 
 
@@ -204,6 +204,7 @@ def _name_of(table: dict[str, Any], value: object) -> str:
 COMMANDS: dict[str, Any] = {
     "train": TrainCommand,
     "reproduce": reproduce.ReproduceCommand,
+    "search": reproduce.SearchCommand,
     "regression": RegressionCommand,
     "list": ListCommand,
 }

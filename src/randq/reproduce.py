@@ -1,10 +1,11 @@
-"""`randq reproduce`: a figure of the paper from nothing, by one command that can be resumed."""
+"""`randq reproduce` and `randq search`: an experiment from nothing, by one resumable command."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import tyro
 from rich.console import Console
@@ -19,22 +20,30 @@ from rich.progress import (
 
 from randq import sweep
 from randq.config import one_of, whole, writable_folder
-from randq.experiments import FIGURE1_SCALES, figure1_results
-from randq.report import figure1, verdict
+from randq.experiments import EXPERIMENTS, SEARCHES, Experiment
+from randq.report import deep_sea, search, verdict
+from randq.report.page import Page
 from randq.sweep import local
 
-Figure = Literal["figure1"]
-Scale = Literal["smoke", "quick", "paper"]
+Report = Callable[[Page, sweep.Results], None]
+"""Shows what came of an experiment, and keeps it in the experiment's folder."""
+
+REPORTS: dict[str, Report] = {"figure1": verdict.report, "deep_sea": deep_sea.report}
+"""What each experiment shows at the end."""
+
+Scale = Literal["smoke", "quick", "paper", "full"]
 
 
 @dataclass(frozen=True)
 class ReproduceCommand:
     """Run a figure of the paper, or resume it: the picture, and which of its claims hold."""
 
-    figure: tyro.conf.Positional[Figure] = "figure1"
-    """Which figure."""
+    figure: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="|".join(EXPERIMENTS))] = (
+        "figure1"
+    )
+    """Which figure, or deep_sea for a table of all agents."""
     scale: Scale = "quick"
-    """smoke: shows that it works, decides nothing; quick: minutes; paper: every chain length."""
+    """smoke: shows that it works, decides nothing; quick: minutes; paper (deep_sea: full): all."""
     out: Path | None = None
     """Folder for results and picture; by default results/FIGURE-SCALE."""
     workers: int | None = None
@@ -42,11 +51,10 @@ class ReproduceCommand:
 
     def check(self) -> None:
         """Refuse what cannot work, before anything runs."""
-        one_of("figure", self.figure, get_args(Figure))
+        one_of("figure", self.figure, EXPERIMENTS)
         one_of("scale", self.scale, get_args(Scale))
-        if self.workers is not None:
-            whole("workers", self.workers, at_least=1)
-        writable_folder("out", self.folder)
+        one_of(f"scale of {self.figure}", self.scale, EXPERIMENTS[self.figure])
+        _check(self.folder, self.workers)
 
     @property
     def folder(self) -> Path:
@@ -59,47 +67,70 @@ class ReproduceCommand:
         return f"randq reproduce {self.figure} --scale {self.scale}{where}"
 
     def run(self, console: Console) -> None:
-        scale = FIGURE1_SCALES[self.scale]
-        jobs = scale.jobs()
-        workers = self.workers or local.default_workers()
-        console.print(f"{self.command}: {scale.about}")
-        start = time.perf_counter()
-        try:
-            with _progress(console) as progress:
-                task = progress.add_task("", total=len(jobs), last="")
+        experiment = EXPERIMENTS[self.figure][self.scale]
+        page = Page(self.folder, experiment.about, self.command, console)
+        _perform(experiment, page, REPORTS[self.figure], self.workers)
 
-                def watch(at: sweep.Progress) -> None:
-                    progress.update(task, completed=at.done + at.failed, last=at.last)
 
-                engine = partial(local.run, workers=workers)
-                swept = sweep.sweep(jobs, self.folder, engine, watch)
-        except KeyboardInterrupt:
-            kept = f"Stopped; what is done is kept, and {self.command} resumes"
-            console.print(kept, soft_wrap=True)
-            raise SystemExit(130) from None
-        seconds = time.perf_counter() - start
+@dataclass(frozen=True)
+class SearchCommand:
+    """Try settings, as many for each agent, on seeds that no result is reported for."""
 
-        for failure in swept.failed:
-            console.print(f"[red]failed[/red] {failure.job}: {failure.error}", soft_wrap=True)
-        if swept.done:
-            self._report(console, swept)
-            console.print(f"{len(swept.done)} jobs in {seconds:.0f} s on {workers} processes")
-        if swept.failed:
-            console.print(f"{len(swept.failed)} jobs failed; to try them again: {self.command}")
-            raise SystemExit(1)
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="|".join(SEARCHES))]
+    """Which search."""
+    out: Path | None = None
+    """Folder for results and table; by default results/search-NAME."""
+    workers: int | None = None
+    """Worker processes; by default one for each core."""
 
-    def _report(self, console: Console, swept: sweep.Results) -> None:
-        results = figure1_results(swept.done)
-        picture = self.folder / "figure1.png"
-        figure1.draw(results, picture)
-        verdicts = verdict.judge(results)
-        about = FIGURE1_SCALES[self.scale].about
-        if swept.failed:
-            about += f"; {len(swept.failed)} jobs are missing"
-        verdict.write_verdict(self.folder, results, verdicts, about, self.command)
-        console.print(verdict.verdict_table(verdicts))
-        rules = self.folder / "verdict.md"
-        console.print(f"The picture is {picture}, the rules are in {rules}", soft_wrap=True)
+    def check(self) -> None:
+        one_of("name", self.name, SEARCHES)
+        _check(self.folder, self.workers)
+
+    @property
+    def folder(self) -> Path:
+        return self.out or Path("results") / f"search-{self.name}"
+
+    def run(self, console: Console) -> None:
+        command = f"randq search {self.name}" + (f" --out {self.out}" if self.out else "")
+        page = Page(self.folder, SEARCHES[self.name].about, command, console)
+        _perform(SEARCHES[self.name], page, partial(search.report, self.name), self.workers)
+
+
+def _check(folder: Path, workers: int | None) -> None:
+    if workers is not None:
+        whole("workers", workers, at_least=1)
+    writable_folder("out", folder)
+
+
+def _perform(experiment: Experiment, page: Page, report: Report, workers: int | None) -> None:
+    jobs, console = experiment.jobs(), page.console
+    workers = workers or local.default_workers()
+    console.print(f"{page.command}: {experiment.about}")
+    start = time.perf_counter()
+    try:
+        with _progress(console) as progress:
+            task = progress.add_task("", total=len(jobs), last="")
+
+            def watch(at: sweep.Progress) -> None:
+                progress.update(task, completed=at.done + at.failed, last=at.last)
+
+            engine = partial(local.run, workers=workers)
+            swept = sweep.sweep(jobs, page.folder, engine, watch)
+    except KeyboardInterrupt:
+        kept = f"Stopped; what is done is kept, and {page.command} resumes"
+        console.print(kept, soft_wrap=True)
+        raise SystemExit(130) from None
+    seconds = time.perf_counter() - start
+
+    for failure in swept.failed:
+        console.print(f"[red]failed[/red] {failure.job}: {failure.error}", soft_wrap=True)
+    if swept.done:
+        report(page, swept)
+        console.print(f"{len(swept.done)} jobs in {seconds:.0f} s on {workers} processes")
+    if swept.failed:
+        console.print(f"{len(swept.failed)} jobs failed; to try them again: {page.command}")
+        raise SystemExit(1)
 
 
 def _progress(console: Console) -> Progress:

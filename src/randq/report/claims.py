@@ -11,7 +11,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from randq.experiments import CAP
+from randq.experiments.figure1 import CAP
 
 MIN_LENGTHS = 3
 """With fewer, nothing is decided."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from randq.experiments import CAP, FIGURE1_AGENTS, MAPS, Cell, Figure1Results
+from randq.experiments.figure1 import CAP, FIGURE1_AGENTS, MAPS, Cell, Figure1Results
 from randq.report.claims import paper_points
 from randq.report.figures import INK, figure
 from randq.report.statistics import as_times, quantile

@@ -13,9 +13,12 @@ from typing import Any, Literal
 import numpy as np
 from rich.table import Table
 
-from randq.experiments import CAP, FIGURE1_AGENTS, Figure1Results
+from randq.experiments.figure1 import CAP, FIGURE1_AGENTS, Figure1Results, figure1_results
+from randq.report import figure1
 from randq.report.claims import IN_PAPER, MIN_LENGTHS, Claim, Medians, claims, paper_points
+from randq.report.page import Page
 from randq.report.statistics import as_times, bootstrap_medians, wilson
+from randq.sweep import Results
 
 RESAMPLES, AGREE = 2000, 0.95
 MIN_SEEDS = 5
@@ -38,6 +41,21 @@ class Verdict:
     agreement: float | None
     """Share of resamples that give the same answer."""
     why: str = ""
+
+
+def report(page: Page, swept: Results) -> None:
+    """Draw the figure, print which claims hold, and keep both in the folder."""
+    results = figure1_results(swept.done)
+    picture = page.folder / "figure1.png"
+    figure1.draw(results, picture)
+    verdicts = judge(results)
+    about = page.about
+    if swept.failed:
+        about += f"; {len(swept.failed)} jobs are missing"
+    write_verdict(page.folder, results, verdicts, about, page.command)
+    page.console.print(verdict_table(verdicts))
+    rules = page.folder / "verdict.md"
+    page.console.print(f"The picture is {picture}, the rules are in {rules}", soft_wrap=True)
 
 
 def judge(results: Figure1Results) -> list[Verdict]:

@@ -1,0 +1,39 @@
+"""What every report needs: where it goes, and how a table looks in a terminal and in a file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Page:
+    """A folder, a terminal, and the command that made what they show."""
+
+    folder: Path
+    about: str
+    command: str
+    console: Console
+
+
+def episodes(at: float, budget: int) -> str:
+    """Episodes to solve; what is censored is said to be later than the budget."""
+    return f"> {budget}" if at == float("inf") else f"{at:.0f}" if at == int(at) else f"{at:.1f}"
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table for a file, as lines."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def terminal(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """The same table for a terminal."""
+    table = Table(title=title)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
