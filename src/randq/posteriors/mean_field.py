@@ -27,7 +27,7 @@ from randq.types import Array, Float, Key, Scalar
 class MeanField(Family):
     """A Gaussian for each weight, independent of all others; the cost is its exact KL."""
 
-    initial_std: float = 0.5
+    initial_std: float = 0.25
     """Standard deviation of the weights before training, times 1/sqrt(inputs of the layer)."""
     prior_std: float = 1.0
     """Standard deviation of the Gaussian prior (the authors have 1)."""

@@ -39,7 +39,7 @@ class MNF(Family):
     """Steps of the inverse flow of the auxiliary posterior r(z | w)."""
     flow_hidden: int = 16
     """Hidden units in each step of both flows."""
-    initial_std: float = 0.5
+    initial_std: float = 0.25
     """Standard deviation of the weights, given z, before training, times 1/sqrt(inputs)."""
     initial_z_std: float = 0.1
     """Standard deviation of z_0 before training."""
