@@ -41,8 +41,15 @@ PRESETS: dict[str, DQN] = {
 DOMAINS: dict[str, dict[str, Any]] = {
     # The authors store the end of the chain's time limit as a terminal state.
     "nchain": {"truncation_terminates": True},
-    # One hot cell at a time needs more updates than the chain: one for each step, and larger ones.
-    "deep_sea": {"update_every": 1, "gamma": 0.99, "learning_rate": 3e-3, "hidden": (32,)},
+    # One hot cell at a time needs more updates than the chain: one for each step, larger ones, and
+    # a target that follows sooner.
+    "deep_sea": {
+        "update_every": 1,
+        "target_every": 20,
+        "gamma": 0.99,
+        "learning_rate": 3e-3,
+        "hidden": (32,),
+    },
 }
 """What a domain changes, for every agent."""
 
