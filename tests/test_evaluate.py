@@ -8,6 +8,7 @@ import pytest
 from randq.envs import DeepSea, NChain
 from randq.envs.base import is_optimal
 from randq.evaluate import GoodShare, Streak, rollout
+from randq.networks import MLP, Linear
 
 
 def by_hand(env, world, scores, key):
@@ -35,8 +36,8 @@ def test_rollout_is_a_plain_loop(env):
 
     for seed in range(3):
         weights, world, key = one(jax.random.key(seed))
-        scores = lambda x: x.reshape(-1) @ weights  # noqa: B023, E731
-        ours = jax.jit(lambda w, k: rollout(env, w, scores, k))(world, key)  # noqa: B023
+        scores = MLP((), Linear(weights, jnp.zeros(2)), jax.nn.relu)
+        ours = jax.jit(lambda w, k, s: rollout(env, w, s, k))(world, key, scores)
         total, good = by_hand(env, world, scores, key)
         assert float(ours.total) == pytest.approx(total, abs=1e-5)
         assert bool(ours.good) == good

@@ -13,7 +13,7 @@ from randq.envs import DeepSea, NChain
 from randq.evaluate import Episode, rollout
 from randq.exploration import Epsilon
 from randq.loops.compiled import Compiled
-from randq.posteriors import Bootstrap
+from randq.posteriors import Bootstrap, MeanField
 from randq.presets import PRESETS
 from randq.types import Transition
 
@@ -30,7 +30,7 @@ TINY = {
 }
 CHAIN = NChain(length=4, features="one_hot", action_map="random")
 LENGTH = 12
-AGENT = replace(PRESETS["bbqn"], **TINY)
+AGENT = replace(PRESETS["bbqn"], **TINY, posterior=MeanField(initial_std=0.5))
 EPISODES = 6
 TEN = jnp.arange(10, dtype=jnp.int32)
 SEVEN = jnp.array([7], jnp.int32)
@@ -304,7 +304,9 @@ CASES = {
 @pytest.mark.parametrize("name", ["bbqn", *CASES])
 def test_is_a_plain_loop(name):
     changes, env = CASES.get(name, ({}, CHAIN))
-    agent = replace(PRESETS[name], **(TINY | {"condition_batch": 20} | changes))
+    agent = AGENT
+    if name != "bbqn":
+        agent = replace(PRESETS[name], **(TINY | {"condition_batch": 20} | changes))
     if name == "bbqn":
         result, episodes = ten(), EPISODES
     else:
