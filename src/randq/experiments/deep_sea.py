@@ -20,7 +20,7 @@ class DeepSeaTable:
     def jobs(self) -> list[Job]:
         return [
             Job(agent, "deep_sea", tuple(self.seeds), {"size": size}, episodes=self.episodes)
-            for size in sorted(self.sizes, reverse=True)
+            for size in sorted(self.sizes)
             for agent in self.agents
         ]
 
