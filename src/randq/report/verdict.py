@@ -229,7 +229,7 @@ def write_verdict(
         "|---|---|---|---|---|---|---|",
         *(
             f"| {r.action_map} | {FIGURE1_AGENTS.get(r.agent, r.agent)} | {r.lengths} x {r.seeds} "
-            f"| {r.solved:.0%} | {shown(r.median, r.budget)} | {shown(r.worst, r.budget)} "
+            f"| {r.solved:.1%} | {shown(r.median, r.budget)} | {shown(r.worst, r.budget)} "
             f"| {luck(r)} |"
             for r in rows
         ),
