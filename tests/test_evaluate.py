@@ -90,13 +90,12 @@ def test_an_episode_without_a_limit_is_refused(monkeypatch):
 # --- solved as in Figure 1 ---------------------------------------------------------------------
 
 
-def streak(rows, length, chunks=None):
-    """Where streaks begin, given one string of 0 and 1 for each seed."""
-    optimal = np.array([[c == "1" for c in row] for row in rows]).T
-    counter = Streak(len(rows), length)
-    for part in np.split(optimal, chunks or []):
-        counter.add(part)
-    return counter.solved_at.tolist()
+def streak(row, length, every=1):
+    """Where the streak begins, given a string of 0 and 1 for evaluations every so many episodes."""
+    counter = Streak(length)
+    for i, c in enumerate(row, start=1):
+        counter.add(every * i, c == "1")
+    return counter.solved_at
 
 
 @pytest.mark.parametrize(
@@ -105,34 +104,24 @@ def streak(rows, length, chunks=None):
         ("111", 3, 1),  # from the first episode on, counted from 1
         ("0111", 3, 2),
         ("110111", 3, 4),  # a broken streak begins anew
-        ("1101101100", 3, 0),  # never long enough
+        ("1101101100", 3, None),  # never long enough
         ("0111100111", 3, 2),  # the first streak counts, and not its last part or the second one
-        ("11", 3, 0),
+        ("11", 3, None),
         ("0001", 1, 4),
-        ("0000", 1, 0),
+        ("0000", 1, None),
     ],
 )
 def test_streak(row, length, begins):
-    assert streak([row], length) == [begins]
-    # However episodes are grouped into chunks.
-    for cut in range(1, len(row)):
-        assert streak([row], length, [cut]) == [begins]
-    assert streak([row], length, list(range(1, len(row)))) == [begins]
-
-
-def test_streaks_of_seeds_are_counted_apart():
-    assert streak(["0111", "1011", "1111"], 3) == [2, 0, 1]
-    assert streak(["0111", "1011", "1111"], 2, [2]) == [2, 3, 1]
+    assert streak(row, length) == begins
+    # Counted in evaluations, and told in episodes.
+    assert streak(row, length, every=10) == (begins and 10 * begins)
 
 
 def test_the_streak_of_figure_1_is_a_hundred_long():
-    counter = Streak(1)
-    counter.add(np.ones((99, 1), bool))
-    assert counter.solved_at.tolist() == [0]
-    counter.add(np.ones((1, 1), bool))
-    assert counter.solved_at.tolist() == [1]
+    assert streak("1" * 99, Streak().length) is None
+    assert streak("1" * 100, Streak().length) == 1
     with pytest.raises(ValueError, match="streak: got 0, takes an integer >= 1"):
-        Streak(1, 0)
+        Streak(0)
 
 
 # --- solved as in bsuite -----------------------------------------------------------------------
@@ -145,22 +134,24 @@ def bsuite_solved_at(good):
         bad += not was_good
         if 10 * bad < 9 * episode:  # in whole numbers: 9 of 10 is not below 0.9
             return episode
-    return 0
+    return None
 
 
-@pytest.mark.parametrize("cut", [0, 7, 500])
-def test_good_share_is_the_definition_of_bsuite(cut):
+def test_good_share_is_the_definition_of_bsuite():
     random = np.random.default_rng(0)
     seeds = [random.random(1000) < chance for chance in (0, 0.02, 0.09, 0.11, 0.2, 1)]
     seeds += [np.arange(1, 1001) % 10 == 0, np.arange(1, 1001) % 9 == 0, np.arange(1000) > 700]
-    counter = GoodShare(len(seeds))
-    for part in np.split(np.array(seeds).T, [cut]):
-        counter.add(part)
-    assert counter.solved_at.tolist() == [bsuite_solved_at(good) for good in seeds]
-    assert counter.solved_at[0] == 0
-    assert counter.solved_at[5] == 1
-    assert counter.solved_at[6] == 0, "exactly a tenth is not more than a tenth"
-    assert counter.solved_at[7] == 9
+    found = []
+    for good in seeds:
+        counter = GoodShare()
+        for episode, was_good in enumerate(good.tolist(), start=1):
+            counter.add(episode, was_good)
+        found.append(counter.solved_at)
+    assert found == [bsuite_solved_at(good) for good in seeds]
+    assert found[0] is None
+    assert found[5] == 1
+    assert found[6] is None, "exactly a tenth is not more than a tenth"
+    assert found[7] == 9
 
 
 def test_is_optimal_up_to_rounding():

@@ -86,6 +86,8 @@ class TrainCommand:
     """Budget in episodes (2000 if neither budget is given)."""
     steps: int | None = None
     """Budget in steps of the environment."""
+    evaluate_every: int = 1
+    """Episodes between evaluations."""
     out: Path = Path("runs/train")
     """Folder for episodes.csv and summary.json."""
     json: bool = False
@@ -99,7 +101,7 @@ class TrainCommand:
         for setting in ("episodes", "steps"):
             if getattr(self, setting) is not None:
                 whole(setting, getattr(self, setting), at_least=1)
-        Compiled(self.agent, self.env)
+        Compiled(self.agent, self.env, evaluate_every=self.evaluate_every)
         writable_folder("out", self.out)
 
     def run(self, console: Console) -> None:
@@ -107,19 +109,20 @@ class TrainCommand:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.completed}/{task.total} episodes"),
+            TextColumn("{task.completed}/{task.total} {task.fields[unit]}"),
             TextColumn("{task.fields[solved]}"),
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=log, transient=True) as bar:
-            task = bar.add_task("compiling", total=None, solved="")
+            task = bar.add_task("compiling", total=None, solved="", unit="")
 
             def watch(progress: Any) -> None:
                 bar.update(
                     task,
                     description="training",
                     total=progress.budget,
-                    completed=progress.episodes,
+                    completed=progress.done,
+                    unit=progress.unit,
                     solved=f"solved {progress.solved}/{progress.seeds} seeds, "
                     f"{progress.steps_per_second:,.0f} steps/s",
                 )
@@ -130,6 +133,7 @@ class TrainCommand:
                 range(self.seed, self.seed + self.seeds),
                 episodes=self.episodes or (None if self.steps else 2000),
                 steps=self.steps,
+                evaluate_every=self.evaluate_every,
                 out=self.out,
                 watch=watch,
             )
@@ -142,19 +146,23 @@ class TrainCommand:
             print(json.dumps(summary))
 
     def _table(self, outcome: Outcome) -> Table:
-        table = Table(title=f"{self.env}, {outcome.episodes} episodes, {outcome.seconds:.1f} s")
-        for column in ("seed", "solved at", "final return"):
+        table = Table(title=f"{self.env}, {outcome.seconds:.1f} s")
+        for column in ("seed", "episodes", "solved at", "final return"):
             table.add_column(column, justify="right")
-        rows = zip(outcome.seeds, outcome.solved_at, outcome.final_return, strict=True)
-        for seed, at, final in rows:
-            table.add_row(str(seed), str(at or f"> {outcome.episodes}"), f"{final:g}")
+        rows = zip(
+            outcome.seeds, outcome.episodes, outcome.solved_at, outcome.final_return, strict=True
+        )
+        for seed, episodes, at, final in rows:
+            shown = "-" if final is None else f"{final:g}"
+            table.add_row(str(seed), str(episodes), str(at or f"> {episodes}"), shown)
         table.add_section()
+        cap = min(outcome.episodes)
         solved = [at or float("inf") for at in outcome.solved_at]
         low, middle, high = np.quantile(solved, [0.25, 0.5, 0.75], method="closest_observation")
         middle = outcome.median_solved_at or float("inf")
-        spread = " - ".join(_episode(at, outcome.episodes) for at in (low, high))
-        table.add_row("median", _episode(middle, outcome.episodes), "")
-        table.add_row("quartiles", spread, f"{outcome.solved_fraction:.0%} solved")
+        spread = " - ".join(_episode(at, cap) for at in (low, high))
+        table.add_row("median", "", _episode(middle, cap), "")
+        table.add_row("quartiles", "", spread, f"{outcome.solved_fraction:.0%} solved")
         return table
 
 

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from randq.config import whole
 from randq.envs.base import Environment
@@ -34,46 +33,45 @@ def rollout(
             f"environment: got {env!r}, takes one whose episodes have a limit of steps"
         )
     reset_key, steps_key = jax.random.split(key)
-    state, _ = env.reset(world, reset_key)
-
-    def step(carry: Any, step_key: Key) -> tuple[Any, None]:
-        state, episode, over = carry
-        action = jnp.argmax(scores(env.encode(state))).astype(jnp.int32)
-        state, result = env.step(world, state, action, step_key)
-        total = episode.total + jnp.where(over, 0.0, result.reward)
-        ends = ~over & (result.terminated | result.truncated)
-        good = jnp.where(ends, env.good(world, state, total), episode.good)
-        return (state, Episode(total, good), over | ends), None
-
-    nothing = Episode(jnp.zeros(()), jnp.zeros((), bool))
-    start = (state, nothing, jnp.zeros((), bool))
     keys = jax.random.split(steps_key, env.max_steps)
-    (_, episode, _), _ = jax.lax.scan(step, start, keys)
-    return episode
+
+    def step(carry: Any) -> Any:
+        state, episode, _, i = carry
+        action = jnp.argmax(scores(env.encode(state))).astype(jnp.int32)
+        state, result = env.step(world, state, action, keys[i])
+        total = episode.total + result.reward
+        episode = Episode(total, env.good(world, state, total))
+        return state, episode, result.terminated | result.truncated, i + 1
+
+    state, _ = env.reset(world, reset_key)
+    nothing = Episode(jnp.zeros((), jnp.float32), jnp.zeros((), bool))
+    start = (state, nothing, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
+    goes_on = lambda carry: ~carry[2] & (carry[3] < env.max_steps)  # noqa: E731
+    return jax.lax.while_loop(goes_on, step, start)[1]
 
 
 @dataclass
 class Streak:
     """Solved, as in Figure 1: where the first run of `length` optimal evaluations begins."""
 
-    seeds: int
     length: int = 100
-    solved_at: np.ndarray = field(init=False)
-    """Episode, counted from 1, at which the streak begins; 0 while there is none."""
+    solved_at: int | None = None
+    """Episode, counted from 1, at which the streak begins; None while there is none."""
+    _begins: int = field(default=0, init=False)
+    _current: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         whole("streak", self.length, at_least=1)
-        self.solved_at = np.zeros(self.seeds, np.int64)
-        self._current = np.zeros(self.seeds, np.int64)
-        self._episode = 0
 
-    def add(self, optimal: np.ndarray) -> None:
-        """Take the evaluations after further episodes, as rows of seeds."""
-        for row in optimal:
-            self._episode += 1
-            self._current = np.where(row, self._current + 1, 0)
-            first = (self._current >= self.length) & (self.solved_at == 0)
-            self.solved_at[first] = self._episode - self.length + 1
+    def add(self, episode: int, optimal: bool) -> None:
+        """Take the evaluation after an episode."""
+        if not optimal:
+            self._current = 0
+            return
+        self._begins = self._begins if self._current else episode
+        self._current += 1
+        if self._current >= self.length and self.solved_at is None:
+            self.solved_at = self._begins
 
 
 @dataclass
@@ -83,19 +81,12 @@ class GoodShare:
     bsuite looks at a logarithmic grid of episodes; this looks at every one, so it can be earlier.
     """
 
-    seeds: int
-    solved_at: np.ndarray = field(init=False)
-    """Episode, counted from 1, at which the share was first exceeded; 0 while it was not."""
+    solved_at: int | None = None
+    """Episode, counted from 1, at which the share was first exceeded; None while it was not."""
+    _good: int = field(default=0, init=False)
 
-    def __post_init__(self) -> None:
-        self.solved_at = np.zeros(self.seeds, np.int64)
-        self._good = np.zeros(self.seeds, np.int64)
-        self._episode = 0
-
-    def add(self, good: np.ndarray) -> None:
-        """Take further training episodes, as rows of seeds."""
-        for row in good:
-            self._episode += 1
-            self._good += row
-            first = (10 * self._good > self._episode) & (self.solved_at == 0)
-            self.solved_at[first] = self._episode
+    def add(self, episode: int, good: bool) -> None:
+        """Take the next training episode."""
+        self._good += good
+        if 10 * self._good > episode and self.solved_at is None:
+            self.solved_at = episode

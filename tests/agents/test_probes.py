@@ -34,14 +34,14 @@ FAST = {"xla_backend_optimization_level": 0}
 
 def learnt_values(name, **changes):
     """All kinds x seeds in one program: mean values of all positions, and evaluations."""
-    program = Compiled(replace(PRESETS[name], **QUICK, **changes), Probe(), chunk=EPISODES)
+    program = Compiled(replace(PRESETS[name], **QUICK, **changes), Probe(), chunk=2 * EPISODES)
     seeds = jnp.arange(len(KINDS) * SEEDS, dtype=jnp.int32)
     kinds = jnp.repeat(jnp.arange(len(KINDS), dtype=jnp.int32), SEEDS)
 
     @functools.partial(jax.jit, compiler_options=FAST)
     def run(seeds, kinds):
         state = program._init(seeds)._replace(world=kinds)
-        state, record = program._run(state, jnp.int32(EPISODES))
+        state, record = program._run(state, jnp.int32(2 * EPISODES))
         mean = lambda posterior: jax.vmap(posterior.mean())(2 * jnp.eye(3))  # noqa: E731
         return jax.vmap(mean)(state.agent.posterior), record.eval_return[-1]
 

@@ -1,8 +1,9 @@
 """The compiled loop: what it does is what a plain loop would do, seed by seed and step by step."""
 
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from randq.envs import DeepSea, NChain
+from randq.envs.base import Environment, Step
 from randq.evaluate import Episode, rollout
 from randq.exploration import Epsilon
 from randq.loops.compiled import Compiled
@@ -29,6 +31,43 @@ TINY = {
     "gamma": 0.9,
 }
 CHAIN = NChain(length=4, features="one_hot", action_map="random")
+
+
+class WalkState(NamedTuple):
+    position: jax.Array
+    steps: jax.Array
+
+
+@dataclass(frozen=True)
+class Walk(Environment):
+    """Steps left and right until one of the ends, with pushes by the wind, or until it is late."""
+
+    def world(self, key):
+        return ()
+
+    def observe(self, state):
+        return jax.nn.one_hot(state.position, 5, dtype=jnp.float32)
+
+    def reset(self, world, key):
+        state = WalkState(jnp.int32(2), jnp.int32(0))
+        return state, self.observe(state)
+
+    def step(self, world, state, action, key):
+        wind = jax.random.bernoulli(key, 0.3).astype(jnp.int32)
+        position = jnp.clip(state.position + 2 * action - 1 + wind, 0, 4)
+        state = WalkState(position, state.steps + 1)
+        over = (position == 0) | (position == 4)
+        late = ~over & (state.steps >= self.max_steps)
+        return state, Step(self.observe(state), position.astype(jnp.float32), over, late)
+
+    def optimal_return(self, world):
+        return None
+
+    observation_shape, observation_bounds = (5,), (0.0, 1.0)
+    num_actions, max_steps, fixed_length = 2, 7, False
+
+
+WALK = Walk()
 LENGTH = 12
 AGENT = replace(PRESETS["bbqn"], **TINY, posterior=MeanField(initial_std=0.5))
 EPISODES = 6
@@ -50,13 +89,13 @@ def program_of(agent, env):
 
 
 def run(seeds, chunks, change=lambda state: state, program=None):
-    """State and records after some chunks of episodes, and the state at the beginning."""
+    """State and records after some chunks of blocks, and the state at the beginning."""
     program = program or program_of(AGENT, CHAIN)
     state = change(program.init(seeds))
     start = copied(state)
     records = []
-    for episodes in chunks:
-        state, record = program.run(state, episodes)
+    for blocks in chunks:
+        state, record = program.run(state, blocks)
         records.append(record)
     record = jax.tree.map(lambda *x: np.concatenate(x), *records)
     return SimpleNamespace(start=start, end=copied(state), record=record)
@@ -103,7 +142,7 @@ def test_a_seed_does_not_depend_on_its_company():
     # Matrices of another size may be multiplied in another order, so weights are only close; what
     # was seen and done is the same.
     identical(held(alone.end, 0), held(ten().end, 7))
-    identical(alone.record.train_return[:, 0], ten().record.train_return[:, 7])
+    identical(alone.record.steps.total[..., 0], ten().record.steps.total[..., 7])
     identical(alone.record.eval_return[:, 0], ten().record.eval_return[:, 7])
     close(of_seed(0, alone.end).agent, of_seed(7, ten().end).agent)
 
@@ -125,10 +164,10 @@ def test_one_program_serves_chunks_of_every_length():
     state = program.init(SEVEN)
     for episodes in (3, 1, 2):
         state, record = program.run(state, episodes)
-        assert {len(values) for values in record} == {episodes}
+        assert {len(values) for values in jax.tree.leaves(record)} == {episodes}
     assert program._program._cache_size() == 1
     for wrong, takes in {4: "at most chunk = 3", 0: "an integer >= 1"}.items():
-        with pytest.raises(ValueError, match=f"episodes: got {wrong}, takes {takes}"):
+        with pytest.raises(ValueError, match=f"blocks: got {wrong}, takes {takes}"):
             program.run(state, wrong)
 
 
@@ -158,7 +197,7 @@ def test_evaluation_changes_nothing_in_training(monkeypatch):
     assert (without.record.eval_return == 0).all()
     assert (ten().record.eval_return != 0).any()
     identical(without.end, ten().end)
-    for field in ("train_return", "train_good", "loss", "cost"):
+    for field in ("steps", "evaluated", "loss", "cost"):
         identical(getattr(without.record, field), getattr(ten().record, field))
 
 
@@ -184,8 +223,8 @@ def test_the_replay_holds_the_transitions_that_were_taken():
                 assert items.observation.position[t + 1] == items.next_observation.position[t]
             assert not items.terminated[t], "a time limit is not an end"
         returns = items.reward.reshape(4, LENGTH).sum(axis=1)
-        np.testing.assert_allclose(returns, ten().record.train_return[2:, seed], rtol=1e-6)
-    assert (ten().record.train_return > 0).any()
+        np.testing.assert_allclose(returns, ten().record.steps.total[2:, -1, seed], rtol=1e-6)
+    assert (ten().record.steps.total > 0).any()
 
 
 def test_counters():
@@ -200,30 +239,23 @@ def test_counters():
     assert (ten().record.cost[1:] > 0).all()
 
 
-@pytest.mark.parametrize(
-    ("env", "changes", "sentence"),
-    [
-        (CHAIN, {"update_every": 5}, "update_every: got 5, takes a divisor of the 12 steps"),
-        (CHAIN, {"update_every": 24}, "update_every: got 24, takes a divisor of the 12 steps"),
-    ],
-)
-def test_what_does_not_fit_is_refused_in_one_sentence(env, changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        Compiled(replace(AGENT, **changes), env)
-
-
-@pytest.mark.parametrize("changes", [{}, {"update_every": 4}])
-def test_episodes_of_many_lengths_are_refused_in_one_sentence(monkeypatch, changes):
-    monkeypatch.setattr(NChain, "fixed_length", False)
-    with pytest.raises(ValueError, match="takes one whose episodes all have the same length") as e:
-        Compiled(replace(AGENT, **changes), CHAIN)
+def test_where_episodes_differ_in_length_updates_go_by_steps():
+    with pytest.raises(ValueError, match="update_every: got None, takes a number of steps") as e:
+        Compiled(AGENT, WALK)
     assert str(e.value).count("\n") == 0
+    Compiled(replace(AGENT, update_every=4), WALK)
+
+
+def test_an_episode_without_a_limit_is_refused(monkeypatch):
+    monkeypatch.setattr(NChain, "max_steps", None)
+    with pytest.raises(ValueError, match="takes one whose episodes have a limit of steps"):
+        Compiled(AGENT, CHAIN)
 
 
 # --- step for step -----------------------------------------------------------------------------
 
 
-def plain_run(agent, env, seed, episodes):
+def plain_run(agent, env, seed, blocks, evaluate_every):
     """Algorithm 1 as a plain loop over the same functions and keys, for one seed."""
 
     def compiled(function):
@@ -241,11 +273,12 @@ def plain_run(agent, env, seed, episodes):
     state = init(agent_key)
     world = env.world(world_key)
     at, _ = reset(world, env_key)
-    memory, evaluations, block, before = [], [], 0, 0
+    memory, finished, evaluations, block, before = [], [], [], 0, 0
+    total, length, evaluate = 0.0, 0, False
 
     every = agent.update_every or env.max_steps
     updates = 1 if agent.update_every else agent.updates_per_episode
-    for t in range(1, episodes * env.max_steps + 1):
+    for t in range(1, blocks * every + 1):
         if (t - 1) % every == 0:
             keys = iter(jax.random.split(jax.random.fold_in(key, block), 5 * every + 3 * updates))
             before = t - 1
@@ -261,6 +294,11 @@ def plain_run(agent, env, seed, episodes):
         memory = [*memory, jax.device_get(seen)][-agent.replay_capacity :]
         at = reset(world, reset_key)[0] if ended else after
         state = stepped(state, ended)
+        total, length = total + float(result.reward), length + 1
+        if ended:
+            finished.append((t - 1, total, length))
+            evaluate |= len(finished) % evaluate_every == 0
+            total, length = 0.0, 0
 
         if t % every == 0:
             block += 1
@@ -272,9 +310,13 @@ def plain_run(agent, env, seed, episodes):
                 if state.updates % agent.condition_every == 0:
                     batch = sample(memory, condition_key, agent.condition_batch)
                     state = condition(state, batch)
-        if ended:
-            evaluations.append(score(state, world, jax.random.fold_in(eval_key, block)))
-    return SimpleNamespace(state=copied(state), memory=memory, evaluations=np.array(evaluations))
+            if evaluate:
+                value = score(state, world, jax.random.fold_in(eval_key, block))
+                evaluations.append((block - 1, float(value)))
+            evaluate = False
+    return SimpleNamespace(
+        state=copied(state), memory=memory, finished=finished, evaluations=evaluations
+    )
 
 
 def sample(memory, key, count):
@@ -289,6 +331,8 @@ CASES = {
         {"updates_per_episode": 2, "epsilon": Epsilon(0.8, 0.2, 4), "random_steps": 5},
         DeepSea(size=4, deterministic=False),
     ),
+    # Blocks that episodes of many lengths begin and end within, even twice.
+    "noisy-dqn": ({"update_every": 5}, WALK),
     "boot-dqn-prior": (
         {
             "posterior": Bootstrap(3, "torso", mask_probability=0.5, prior_scale=2.0),
@@ -307,29 +351,41 @@ def test_is_a_plain_loop(name):
     agent = AGENT
     if name != "bbqn":
         agent = replace(PRESETS[name], **(TINY | {"condition_batch": 20} | changes))
+    every = 2 if env is WALK else 1
     if name == "bbqn":
-        result, episodes = ten(), EPISODES
+        result, blocks = ten(), EPISODES
     else:
-        program, episodes = Compiled(agent, env, chunk=4), 4
+        blocks = 12
+        program = Compiled(agent, env, blocks, every)
         compiled = jax.jit(program._run, compiler_options=FAST)
-        state, record = compiled(program.init(TEN), jnp.int32(episodes))
-        result = SimpleNamespace(end=copied(state), record=record)
+        state, record = compiled(program.init(TEN), jnp.int32(blocks))
+        result = SimpleNamespace(end=copied(state), record=jax.device_get(record))
     # The seed whose actions vary most, so that there is something to see.
     variety = [np.sum(np.diff(held(result.end, seed).action) != 0) for seed in range(10)]
     index = int(np.argmax(variety))
     assert variety[index] >= 3
-    plain = plain_run(agent, env, index, episodes)
+    plain = plain_run(agent, env, index, blocks, every)
 
     taken, observe = held(result.end, index), jax.jit(env.observe)
     count = len(plain.memory)
-    assert count == min(30, episodes * env.max_steps)
+    assert count == min(30, blocks * program_of(agent, env).steps_per_block)
     for t, expected in enumerate(plain.memory, start=len(taken.action) - count):
         for field in ("action", "reward", "terminated", "masks"):
             np.testing.assert_array_equal(getattr(taken, field)[t], getattr(expected, field))
         for field in ("observation", "next_observation"):
             stored = jax.tree.map(lambda x: x[t], getattr(taken, field))  # noqa: B023
             np.testing.assert_array_equal(observe(stored), getattr(expected, field))
-    np.testing.assert_allclose(result.record.eval_return[:, index], plain.evaluations, rtol=1e-5)
+
+    record = jax.tree.map(lambda x: x[..., index], result.record)
+    ended, _, total, length = (x.reshape(-1) for x in record.steps)
+    ends = np.flatnonzero(ended)
+    found = list(zip(ends, total[ends], length[ends], strict=True))
+    np.testing.assert_allclose(found, plain.finished, rtol=1e-5)
+    if env is WALK:
+        assert len(set(length[ends])) > 2, "episodes of many lengths"
+    at = np.flatnonzero(record.evaluated)
+    found = list(zip(at, record.eval_return[at], strict=True))
+    np.testing.assert_allclose(found, plain.evaluations, rtol=1e-5)
     ours = of_seed(index, result.end).agent
     for counter in ("steps", "episodes", "updates", "stale"):
         assert getattr(ours, counter) == getattr(plain.state, counter)

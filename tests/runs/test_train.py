@@ -5,6 +5,8 @@ The program is played by a script where only that matters, so that nothing needs
 
 import csv
 import json
+from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -12,10 +14,9 @@ import numpy as np
 import pytest
 
 import randq.runs.train as train_module
-from randq.config import whole
-from randq.envs import DeepSea, NChain
+from randq.envs import CartPole, DeepSea, NChain
 from randq.envs.base import is_optimal
-from randq.loops.compiled import Record
+from randq.loops.compiled import Record, Steps
 from randq.presets import preset
 from randq.runs.train import Outcome, censored_median, train, write_summary
 
@@ -29,22 +30,30 @@ def script(monkeypatch):
     played = SimpleNamespace(evaluations=np.zeros((0, 2)), chunks=[], seeds=None)
 
     class Scripted:
-        episode_length = ENV.max_steps
+        steps_per_block = ENV.max_steps
 
-        def __init__(self, agent, env, chunk):
-            whole("chunk", chunk, at_least=1)
+        def __init__(self, agent, env, chunk=100, evaluate_every=1):
+            self.chunk, self.evaluate_every = chunk, evaluate_every
 
         def init(self, seeds):
             played.seeds = seeds.tolist()
             return 0
 
-        def run(self, state, episodes):
-            played.chunks.append(episodes)
-            rows = played.evaluations[state : state + episodes].astype(np.float32)
-            assert len(rows) == episodes
-            good = [is_optimal(jnp.asarray(x), jnp.float32(10)) for x in (rows / 2, rows)]
-            record = Record(rows / 2, good[0], rows, good[1], rows + 100, rows + 200)
-            return state + episodes, record
+        def run(self, state, blocks):
+            played.chunks.append(blocks)
+            rows = played.evaluations[state : state + blocks].astype(np.float32)
+            assert len(rows) == blocks
+            good = [
+                np.asarray(is_optimal(jnp.asarray(x), jnp.float32(10))) for x in (rows / 2, rows)
+            ]
+            last = np.arange(self.steps_per_block)[None, :, None] == self.steps_per_block - 1
+            ended = np.broadcast_to(last, (blocks, self.steps_per_block, 2))
+            total, length = (np.where(ended, x, 0) for x in (rows[:, None] / 2, np.int32(12)))
+            steps = Steps(ended, ended & good[0][:, None], total, length)
+            numbers = np.arange(state + 1, state + blocks + 1)
+            due = np.broadcast_to(numbers[:, None] % self.evaluate_every == 0, rows.shape)
+            record = Record(steps, due, rows, good[1], rows + 100, rows + 200)
+            return state + blocks, record
 
     monkeypatch.setattr(train_module, "Compiled", Scripted)
     return played
@@ -63,13 +72,13 @@ def test_stops_when_every_seed_is_solved(script):
     assert script.chunks == [4, 4]  # the second seed has its three after episode 8
     assert outcome.solved_at == (2, 6)
     assert outcome.seeds == (5, 9)
-    assert outcome.episodes == 8
+    assert outcome.episodes == (8, 8)
     assert outcome.final_return == (3.0, 10.0)
     assert outcome.solved_fraction == 1.0
     assert outcome.median_solved_at == 4.0
-    assert [(p.episodes, p.budget, p.solved, p.seeds) for p in seen] == [
-        (4, 100, 1, 2),
-        (8, 100, 2, 2),
+    assert [(p.done, p.budget, p.unit, p.solved, p.seeds) for p in seen] == [
+        (4, 100, "episodes", 1, 2),
+        (8, 100, "episodes", 2, 2),
     ]
     assert all(p.steps_per_second > 0 for p in seen)
 
@@ -78,7 +87,7 @@ def test_a_seed_that_does_not_solve_it_is_censored(script):
     script.evaluations = returns("0111111111", "1101101101")
     outcome = train(AGENT, ENV, [0, 1], episodes=10, streak=3, chunk=4)
     assert sum(script.chunks) == 10
-    assert outcome.episodes == 10
+    assert outcome.episodes == (10, 10)
     assert outcome.solved_at == (2, None)
     assert outcome.solved_fraction == 0.5
     assert outcome.median_solved_at is None
@@ -92,9 +101,9 @@ def test_training_returns_count_for_the_definition_of_bsuite(script):
 
 
 @pytest.mark.parametrize(("steps", "episodes"), [(1, 1), (12, 1), (13, 2), (60, 5)])
-def test_a_budget_of_steps_is_rounded_up_to_episodes(script, steps, episodes):
+def test_a_budget_of_steps_is_rounded_up_to_blocks(script, steps, episodes):
     script.evaluations = returns("0" * 9, "0" * 9)
-    assert train(AGENT, ENV, [0, 1], steps=steps).episodes == episodes
+    assert train(AGENT, ENV, [0, 1], steps=steps).episodes == (episodes, episodes)
     assert sum(script.chunks) == episodes
 
 
@@ -143,6 +152,40 @@ def test_every_episode_of_every_seed_is_written(script, tmp_path):
         np.testing.assert_array_equal(values, expected)
 
 
+def test_evaluations_may_be_rare(script, tmp_path):
+    script.evaluations = returns("0110110110", "1001001001")
+    outcome = train(
+        AGENT, ENV, [5, 9], episodes=10, evaluate_every=3, streak=2, chunk=4, out=tmp_path
+    )
+    assert outcome.solved_at == (3, None)
+    assert outcome.final_return == (10.0, 3.0)
+    with (tmp_path / "episodes.csv").open() as file:
+        rows = [row["eval_return"] for row in csv.DictReader(file) if row["seed"] == "5"]
+    assert rows == ["", "", "10", "", "", "10", "", "", "10", ""]
+
+
+def test_seeds_that_are_ahead_wait_for_the_others_unrecorded(tmp_path):
+    """Episodes of many lengths, in the real program."""
+    agent = replace(preset("ddqn"), update_every=3, hidden=(4,), random_steps=10_000)
+    seen = []
+    outcome = train(
+        agent, CartPole(), range(4), episodes=25, chunk=1, out=tmp_path, watch=seen.append
+    )
+    assert outcome.episodes == (25, 25, 25, 25)
+    with (tmp_path / "episodes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 100
+    for seed in "0123":
+        own = [row for row in rows if row["seed"] == seed]
+        assert [int(row["episode"]) for row in own] == list(range(1, 26))
+        assert [float(row["train_return"]) for row in own] == [int(row["length"]) for row in own]
+    assert len({row["length"] for row in rows}) > 10
+    assert seen[-1].done == 25
+    assert all(a.done <= b.done for a, b in pairwise(seen))
+    by_steps = train(agent, CartPole(), range(4), steps=300)
+    assert len(set(by_steps.episodes)) > 1
+
+
 @pytest.mark.parametrize(
     ("values", "median"),
     [
@@ -161,7 +204,7 @@ def test_censored_median(values, median):
 
 
 def test_json_has_its_stable_keys(tmp_path):
-    outcome = Outcome((3, 4), (17, None), (None, 2), 40, (10.0, 0.5), 1234.5, 6.7)
+    outcome = Outcome((3, 4), (17, None), (None, 2), (40, 39), (10.0, None), 1234.5, 6.7)
     summary = outcome.as_json("mnf-dqn", "nchain")
     assert {
         "agent",
@@ -178,7 +221,8 @@ def test_json_has_its_stable_keys(tmp_path):
     assert [s["seed"] for s in summary["seeds"]] == [3, 4]
     assert [s["solved_at"] for s in summary["seeds"]] == [17, None]
     assert [s["solved_training"] for s in summary["seeds"]] == [None, 2]
-    assert [s["final_return"] for s in summary["seeds"]] == [10.0, 0.5]
+    assert [s["final_return"] for s in summary["seeds"]] == [10.0, None]
+    assert [s["episodes"] for s in summary["seeds"]] == [40, 39]
     assert (summary["agent"], summary["env"]) == ("mnf-dqn", "nchain")
     assert summary["median_solved_at"] is None
     assert summary["solved_fraction"] == 0.5

@@ -2,11 +2,29 @@
 
 from typing import Any
 
+from randq.envs.acrobot import Acrobot
 from randq.envs.base import Environment, Step
+from randq.envs.cart_pole import CartPole
 from randq.envs.deep_sea import DeepSea
+from randq.envs.mountain_car import MountainCar
 from randq.envs.nchain import NChain
 
-ENVIRONMENTS: dict[str, type[Environment[Any, Any]]] = {"nchain": NChain, "deep_sea": DeepSea}
+ENVIRONMENTS: dict[str, type[Environment[Any, Any]]] = {
+    "nchain": NChain,
+    "deep_sea": DeepSea,
+    "mountain_car": MountainCar,
+    "cart_pole": CartPole,
+    "acrobot": Acrobot,
+}
 """Every environment by its name on the command line."""
 
-__all__ = ["ENVIRONMENTS", "DeepSea", "Environment", "NChain", "Step"]
+__all__ = [
+    "ENVIRONMENTS",
+    "Acrobot",
+    "CartPole",
+    "DeepSea",
+    "Environment",
+    "MountainCar",
+    "NChain",
+    "Step",
+]

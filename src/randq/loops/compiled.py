@@ -1,10 +1,10 @@
 """The whole training loop as one XLA program, for many seeds at once.
 
 A *block* is a fixed number of steps followed by a fixed number of updates: `update_every` steps and
-one update, or a whole episode and `updates_per_episode` updates. An episode is a whole number of
-blocks, and an evaluation follows it. So nothing in the program branches on a single seed's data;
-the price is that all episodes of an environment must have the same length. The replay holds
-states, which are a few bytes; observations are made of them when they are sampled.
+one update, or a whole episode and `updates_per_episode` updates. Nothing in the program branches on
+a single seed's data: a seed whose episode ends begins the next one at once, in the midst of a block
+if need be, so that seeds may be in different episodes. The replay holds states, which are a few
+bytes; what a network takes is made of them when they are sampled.
 
 Every seed has its own keys, made from its number and the block's alone: how seeds are batched, and
 how blocks are grouped into chunks, changes nothing.
@@ -34,23 +34,37 @@ class RunState(NamedTuple):
     """Evaluation has a key of its own, so that it changes nothing in training."""
     world: PyTree
     env: PyTree
+    total: Float32[Array, " seeds"]
+    """Rewards of the episode so far."""
+    length: Int32[Array, " seeds"]
+    """Steps of the episode so far."""
     agent: DQNState
     replay: RingState
     block: Int32[Array, ""]
 
 
-class Record(NamedTuple):
-    """What one episode has to say of each seed."""
+class Steps(NamedTuple):
+    """What the steps have to say of each seed; an episode's numbers stand where it ended."""
 
-    train_return: Float32[Array, " seeds"]
-    """Return of the training episode."""
-    train_good: Bool[Array, " seeds"]
-    """Whether the environment calls the training episode a success."""
-    eval_return: Float32[Array, " seeds"]
-    eval_good: Bool[Array, " seeds"]
-    """Whether the evaluation is optimal."""
-    loss: Float32[Array, " seeds"]
-    cost: Float32[Array, " seeds"]
+    ended: Bool[Array, "..."]
+    good: Bool[Array, "..."]
+    """Whether the environment calls the episode that ended a success."""
+    total: Float32[Array, "..."]
+    """Return of the episode so far."""
+    length: Int32[Array, "..."]
+    """Steps of the episode so far."""
+
+
+class Record(NamedTuple):
+    """What a block has to say of each seed, and its steps, an axis more."""
+
+    steps: Steps
+    evaluated: Bool[Array, "... seeds"]
+    """Whether an evaluation was due after this block; where not, the next two mean nothing."""
+    eval_return: Float32[Array, "... seeds"]
+    eval_good: Bool[Array, "... seeds"]
+    loss: Float32[Array, "... seeds"]
+    cost: Float32[Array, "... seeds"]
 
 
 class StepKeys(NamedTuple):
@@ -78,28 +92,25 @@ class Compiled:
     agent: DQN
     env: Environment[Any, Any]
     chunk: int = 100
-    """The most episodes that one call can run."""
+    """The most blocks that one call can run."""
+    evaluate_every: int = 1
+    """Episodes between evaluations."""
 
     def __post_init__(self) -> None:
         whole("chunk", self.chunk, at_least=1)
-        takes = "one whose episodes all have the same length"
-        require(self.env.fixed_length, "environment of the compiled loop", self.env, takes)
-        every = self.agent.update_every
-        takes = f"a divisor of the {self.episode_length} steps of an episode"
-        require(every is None or self.episode_length % every == 0, "update_every", every, takes)
-
-    @property
-    def episode_length(self) -> int:
-        assert self.env.max_steps is not None
-        return self.env.max_steps
+        whole("evaluate_every", self.evaluate_every, at_least=1)
+        takes = "one whose episodes have a limit of steps"
+        require(self.env.max_steps is not None, "environment", self.env, takes)
+        takes = "a number of steps where episodes differ in length"
+        known = self.agent.update_every is not None or self.env.fixed_length
+        require(known, "update_every", None, takes)
 
     @property
     def steps_per_block(self) -> int:
-        return self.agent.update_every or self.episode_length
-
-    @property
-    def blocks_per_episode(self) -> int:
-        return self.episode_length // self.steps_per_block
+        if self.agent.update_every is not None:
+            return self.agent.update_every
+        assert self.env.max_steps is not None
+        return self.env.max_steps
 
     @property
     def updates_per_block(self) -> int:
@@ -113,12 +124,12 @@ class Compiled:
         """The state of every seed before the first step."""
         return self._start(seeds)
 
-    def run(self, state: RunState, episodes: int) -> tuple[RunState, Record]:
-        """Further episodes, the leading axis of the records. The old state is used up."""
-        whole("episodes", episodes, at_least=1)
-        require(episodes <= self.chunk, "episodes", episodes, f"at most chunk = {self.chunk}")
-        state, records = self._program(state, jnp.int32(episodes))
-        return state, jax.tree.map(lambda x: np.asarray(x)[:episodes], records)
+    def run(self, state: RunState, blocks: int) -> tuple[RunState, Record]:
+        """Further blocks, the leading axis of the records. The old state is used up."""
+        whole("blocks", blocks, at_least=1)
+        require(blocks <= self.chunk, "blocks", blocks, f"at most chunk = {self.chunk}")
+        state, records = self._program(state, jnp.int32(blocks))
+        return state, jax.tree.map(lambda x: np.asarray(x)[:blocks], records)
 
     # For small programs compiling takes longer than running. What runs once is not optimised at
     # all; what runs for long is optimised a little less, which costs no speed that was measured.
@@ -140,68 +151,73 @@ class Compiled:
             world = self.env.world(world_key)
             env, _ = self.env.reset(world, env_key)
             zero = jnp.zeros((), jnp.int32)
+            reward = jnp.zeros((), jnp.float32)
             masks = jnp.zeros(agent.posterior.num_members)
-            item = Transition(env, zero, jnp.zeros(()), env, jnp.zeros((), bool), masks)
-            return RunState(key, eval_key, world, env, agent, self.ring.init(item), zero)
+            item = Transition(env, zero, reward, env, jnp.zeros((), bool), masks)
+            replay = self.ring.init(item)
+            return RunState(key, eval_key, world, env, reward, zero, agent, replay, zero)
 
         return jax.vmap(one)(seeds)._replace(block=jnp.zeros((), jnp.int32))
 
-    def _run(self, state: RunState, episodes: Int32[Array, ""]) -> tuple[RunState, Record]:
-        # How many episodes is a number and not a shape: one program serves a last, shorter chunk.
+    def _run(self, state: RunState, blocks: Int32[Array, ""]) -> tuple[RunState, Record]:
+        # How many blocks is a number and not a shape: one program serves a last, shorter chunk.
         def body(i: Int32[Array, ""], carry: tuple[RunState, Record]) -> tuple[RunState, Record]:
             state, records = carry
-            state, record = self._episode(state)
+            state, record = self._block(state)
             return state, jax.tree.map(lambda all, new: all.at[i].set(new), records, record)
 
-        numbers = jnp.zeros((self.chunk, state.agent.steps.size), jnp.float32)
-        flags = numbers.astype(bool)
-        records = Record(numbers, flags, numbers, flags, numbers, numbers)
-        return jax.lax.fori_loop(0, episodes, body, (state, records))
+        def empty(*shape: int) -> tuple[Array, Array]:
+            shape = (self.chunk, *shape, state.length.size)
+            return jnp.zeros(shape, jnp.float32), jnp.zeros(shape, bool)
 
-    def _episode(self, state: RunState) -> tuple[RunState, Record]:
-        state, (rewards, ends, metrics) = jax.lax.scan(
-            lambda s, _: self._block(s), state, None, length=self.blocks_per_episode
-        )
-        total = jnp.sum(rewards, axis=0)
-        end, last = jax.tree.map(lambda x: x[-1], (ends, metrics))
-        good = jax.vmap(self.env.good)(state.world, end, total)
-        key = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.eval_key, state.block)
-        evaluation = jax.vmap(self._evaluate)(state.agent, state.world, key)
-        return state, Record(total, good, *evaluation, last.loss, last.cost)
+        number, flag = empty(self.steps_per_block)
+        steps = Steps(flag, flag, number, number.astype(jnp.int32))
+        number, flag = empty()
+        records = Record(steps, flag, number, flag, number, number)
+        return jax.lax.fori_loop(0, blocks, body, (state, records))
 
-    def _block(
-        self, state: RunState
-    ) -> tuple[RunState, tuple[Float32[Array, " seeds"], PyTree, Metrics]]:
-        """Steps and updates: the sum of the rewards, the last state, and the last metrics."""
-        block_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key, state.block)
+    def _block(self, state: RunState) -> tuple[RunState, Record]:
+        fold_in = jax.vmap(jax.random.fold_in, in_axes=(0, None))
         for_steps = self.steps_per_block * len(StepKeys._fields)
         total = for_steps + self.updates_per_block * len(UpdateKeys._fields)
+        block_keys = fold_in(state.key, state.block)
         keys = jnp.moveaxis(jax.vmap(partial(jax.random.split, num=total))(block_keys), 1, 0)
         step_keys = keys[:for_steps].reshape(self.steps_per_block, len(StepKeys._fields), -1)
         update_keys = keys[for_steps:].reshape(self.updates_per_block, len(UpdateKeys._fields), -1)
 
-        before = state.agent.steps[0]
-        state, items = jax.lax.scan(self._step, state, step_keys)
-        reward = jnp.sum(items.reward, axis=0)
-        end = jax.tree.map(lambda x: x[-1], items.next_observation)
+        before = state.agent
+        state, (items, steps) = jax.lax.scan(self._step, state, step_keys)
         items = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), items)
         replay = jax.vmap(self.ring.add)(state.replay, items)
+        # The predicates span all seeds, here and below, so these are branches and not computations
+        # thrown away.
         agent = jax.lax.cond(
-            self.agent.target_due(state.agent.steps[0], before),
+            self.agent.target_due(state.agent.steps[0], before.steps[0]),
             jax.vmap(self.agent.move_target),
             lambda agent: agent,
             state.agent,
         )
         agent, metrics = self._learn(agent, replay, update_keys)
         state = state._replace(agent=agent, replay=replay, block=state.block + 1)
-        return state, (reward, end, metrics)
+
+        every = self.evaluate_every
+        due = agent.episodes // every > before.episodes // every
+        nothing = Episode(jnp.zeros_like(state.total), jnp.zeros_like(due))
+        evaluation = jax.lax.cond(
+            jnp.any(due),
+            lambda: jax.vmap(self._evaluate)(
+                agent, state.world, fold_in(state.eval_key, state.block)
+            ),
+            lambda: nothing,
+        )
+        returns, good = evaluation
+        return state, Record(steps, due, returns, good, metrics.loss, metrics.cost)
 
     def _step(
         self, state: RunState, raw_keys: Shaped[Array, "fields seeds"]
-    ) -> tuple[RunState, Transition]:
+    ) -> tuple[RunState, tuple[Transition, Steps]]:
         keys = StepKeys(*raw_keys)
         env, agent = self.env, state.agent
-        # The predicate spans all seeds, so this is a branch and not a computation thrown away.
         agent = jax.lax.cond(
             jnp.any(agent.stale), jax.vmap(self.agent.refresh), lambda a, _: a, agent, keys.refresh
         )
@@ -213,10 +229,17 @@ class Compiled:
         masks = jax.vmap(lambda p, k: p.masks(k, 1)[:, 0])(agent.posterior, keys.mask)
         item = Transition(state.env, action, result.reward, after, terminated, masks)
 
+        total, length = state.total + result.reward, state.length + 1
+        good = ended & jax.vmap(env.good)(state.world, after, total)
         fresh, _ = jax.vmap(env.reset)(state.world, keys.reset)
         following = jax.tree.map(lambda a, b: jnp.where(_expand(ended, a), a, b), fresh, after)
-        agent = jax.vmap(self.agent.stepped)(agent, ended)
-        return state._replace(env=following, agent=agent), item
+        state = state._replace(
+            env=following,
+            total=jnp.where(ended, 0, total),
+            length=jnp.where(ended, 0, length),
+            agent=jax.vmap(self.agent.stepped)(agent, ended),
+        )
+        return state, (item, Steps(ended, good, total, length))
 
     def _learn(
         self, agent: DQNState, replay: RingState, keys: Shaped[Array, "updates fields seeds"]

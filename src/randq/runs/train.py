@@ -3,11 +3,11 @@
 import csv
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,10 +21,11 @@ from randq.loops.compiled import Compiled, Record
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is."""
+    """Where a run is. A budget is in episodes, of the seed that is furthest behind, or in steps."""
 
-    episodes: int
+    done: int
     budget: int
+    unit: str
     solved: int
     seeds: int
     steps_per_second: float
@@ -39,8 +40,9 @@ class Outcome:
     """First episode of the first streak of optimal evaluations, as in Figure 1; None: censored."""
     solved_training: tuple[int | None, ...]
     """bsuite's definition: when more than a tenth of all training episodes were good."""
-    episodes: int
-    final_return: tuple[float, ...]
+    episodes: tuple[int, ...]
+    final_return: tuple[float | None, ...]
+    """The last evaluation; None where there was none."""
     steps_per_second: float
     seconds: float
 
@@ -54,7 +56,14 @@ class Outcome:
 
     def as_json(self, agent: str, env: str) -> dict[str, Any]:
         """The stable form for scripts."""
-        rows = zip(self.seeds, self.solved_at, self.solved_training, self.final_return, strict=True)
+        rows = zip(
+            self.seeds,
+            self.solved_at,
+            self.solved_training,
+            self.episodes,
+            self.final_return,
+            strict=True,
+        )
         return {
             "agent": agent,
             "env": env,
@@ -63,10 +72,10 @@ class Outcome:
                     "seed": seed,
                     "solved_at": at,
                     "solved_training": training,
-                    "episodes": self.episodes,
+                    "episodes": episodes,
                     "final_return": final,
                 }
-                for seed, at, training, final in rows
+                for seed, at, training, episodes, final in rows
             ],
             "median_solved_at": self.median_solved_at,
             "solved_fraction": self.solved_fraction,
@@ -83,6 +92,52 @@ def censored_median(values: Sequence[int | None]) -> float | None:
     return None if median == float("inf") else median
 
 
+class EpisodeRow(NamedTuple):
+    """One episode of one seed, as it stands in `episodes.csv`."""
+
+    episode: int
+    seed: int
+    length: int
+    train_return: float
+    eval_return: float | None
+    """None where no evaluation followed this episode."""
+    loss: float
+    cost: float
+
+
+@dataclass
+class SeedLog:
+    """What has come of one seed so far."""
+
+    seed: int
+    evaluated: Streak
+    trained: GoodShare = field(default_factory=GoodShare)
+    episodes: int = 0
+    final_return: float | None = None
+
+    def add(
+        self, record: Record, column: int, budget: int | None
+    ) -> Iterator[tuple[int, EpisodeRow]]:
+        """Take a chunk: its episodes up to the budget, each with the step at which it ended."""
+        blocks = len(record.loss)
+        ended, good, total, length = (x[..., column].reshape(-1) for x in record.steps)
+        ends = np.flatnonzero(ended)
+        per_block = len(ended) // blocks
+        for step, following in zip(ends, [*ends[1:], len(ended)], strict=True):
+            if self.episodes == budget:
+                return
+            self.episodes += 1
+            self.trained.add(self.episodes, bool(good[step]))
+            block, value = step // per_block, None
+            # An evaluation follows the last episode that ended in its block.
+            if record.evaluated[block, column] and following // per_block > block:
+                value = self.final_return = float(record.eval_return[block, column])
+                self.evaluated.add(self.episodes, bool(record.eval_good[block, column]))
+            loss, cost = float(record.loss[block, column]), float(record.cost[block, column])
+            row = (self.episodes, self.seed, int(length[step]), float(total[step]), value)
+            yield int(step), EpisodeRow(*row, loss, cost)
+
+
 def train(
     agent: DQN,
     env: Environment[Any, Any],
@@ -90,74 +145,80 @@ def train(
     *,
     episodes: int | None = None,
     steps: int | None = None,
+    evaluate_every: int = 1,
     streak: int = 100,
-    chunk: int = 100,
+    chunk: int | None = None,
     out: Path | None = None,
     watch: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
     """Train all seeds at once, for a budget of episodes or of steps, or until all have solved it.
 
-    With `out`, the returns of every episode go to `out/episodes.csv` as they come.
+    Seeds that are ahead of others play on, unrecorded, until the last one has had its episodes. A
+    `chunk` is what runs between two looks: so many episodes of the greatest length. With `out`,
+    every episode goes to `out/episodes.csv`.
     """
     budget = {"episodes": episodes, "steps": steps}
     require((episodes is None) != (steps is None), "budget", budget, "either episodes or steps")
+    for name, value in budget.items():
+        if value is not None:
+            whole(name, value, at_least=1)
     whole("seeds", len(seeds), at_least=1)
-    evaluated, trained = Streak(len(seeds), streak), GoodShare(len(seeds))
-    program = Compiled(agent, env, chunk)
-    if episodes is None:
-        assert steps is not None
-        whole("steps", steps, at_least=1)
-        episodes = -(-steps // program.episode_length)
-    whole("episodes", episodes, at_least=1)
+    logs = [SeedLog(seed, Streak(streak)) for seed in seeds]
+    chunk = chunk if chunk is not None else 100 if env.fixed_length else 10
+    whole("chunk", chunk, at_least=1)
+    block, longest = Compiled(agent, env).steps_per_block, env.max_steps
+    assert longest is not None
+    program = Compiled(agent, env, max(1, chunk * longest // block), evaluate_every)
+
+    def left(done: int) -> int:
+        """The blocks that are needed at most."""
+        if steps is not None:
+            return -(-steps // block) - done
+        assert episodes is not None
+        return -(-(episodes - min(log.episodes for log in logs)) * longest // block)
 
     start = time.perf_counter()
     state = program.init(jnp.asarray(seeds, jnp.int32))
     done = 0
     with ExitStack() as stack:
-        write = _writer(stack, out, seeds)
+        write = _writer(stack, out)
         while True:
-            state, record = program.run(state, min(chunk, episodes - done))
-            write(done, record)
-            evaluated.add(np.asarray(record.eval_good))
-            trained.add(np.asarray(record.train_good))
-            done += len(record.eval_return)
+            state, record = program.run(state, min(program.chunk, left(done)))
+            done += len(record.loss)
+            rows = [row for i, log in enumerate(logs) for row in log.add(record, i, episodes)]
+            write(row for _, row in sorted(rows, key=lambda entry: (entry[0], entry[1].seed)))
             seconds = time.perf_counter() - start
-            speed = done * program.episode_length * len(seeds) / seconds
-            solved = int(np.sum(evaluated.solved_at > 0))
-            watch(Progress(done, episodes, solved, len(seeds), speed))
-            if done >= episodes or solved == len(seeds):
+            solved = sum(log.evaluated.solved_at is not None for log in logs)
+            at = min(log.episodes for log in logs) if steps is None else done * block
+            unit, total = ("steps", steps) if steps is not None else ("episodes", episodes)
+            assert total is not None
+            speed = done * block * len(seeds) / seconds
+            watch(Progress(min(at, total), total, unit, solved, len(seeds), speed))
+            if solved == len(seeds) or left(done) <= 0:
                 break
-
-    def censored(at: np.ndarray) -> tuple[int | None, ...]:
-        return tuple(int(episode) or None for episode in at)
 
     return Outcome(
         seeds=tuple(seeds),
-        solved_at=censored(evaluated.solved_at),
-        solved_training=censored(trained.solved_at),
-        episodes=done,
-        final_return=tuple(float(value) for value in record.eval_return[-1]),
+        solved_at=tuple(log.evaluated.solved_at for log in logs),
+        solved_training=tuple(log.trained.solved_at for log in logs),
+        episodes=tuple(log.episodes for log in logs),
+        final_return=tuple(log.final_return for log in logs),
         steps_per_second=speed,
         seconds=seconds,
     )
 
 
-def _writer(
-    stack: ExitStack, out: Path | None, seeds: Sequence[int]
-) -> Callable[[int, Record], None]:
+def _writer(stack: ExitStack, out: Path | None) -> Callable[[Iterable[EpisodeRow]], None]:
     if out is None:
-        return lambda done, record: None
+        return lambda rows: None
     out.mkdir(parents=True, exist_ok=True)
     file = stack.enter_context((out / "episodes.csv").open("w", newline=""))
-    rows = csv.writer(file)
-    columns = ("train_return", "eval_return", "loss", "cost")
-    rows.writerow(["episode", "seed", *columns])
+    writer = csv.writer(file)
+    writer.writerow(EpisodeRow._fields)
 
-    def write(done: int, record: Record) -> None:
-        chosen = (getattr(record, column) for column in columns)
-        for i, values in enumerate(zip(*chosen, strict=True)):
-            for j, seed in enumerate(seeds):
-                rows.writerow([done + i + 1, seed, *(f"{value[j]:.6g}" for value in values)])
+    def write(rows: Iterable[EpisodeRow]) -> None:
+        for row in rows:
+            writer.writerow(f"{x:.6g}" if isinstance(x, float) else x for x in row)
         file.flush()
 
     return write
