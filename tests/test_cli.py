@@ -39,7 +39,10 @@ def test_train_prints_one_json_object_and_keeps_every_episode(tmp_path, capsys):
         (["mnf-dqn", "--env.length", "1"], ["length: got 1", "takes an integer >= 2"]),
         (["mnf-dqn", "--agent.gamma", "2"], ["gamma: got 2.0", "takes a number from 0 to 1"]),
         (["mnf-dqn", "--evaluate-every", "0"], ["evaluate_every: got 0", "an integer >= 1"]),
-        (["mnf-dqn", "--env", "cart_pole"], ["update_every: got None", "differ in length"]),
+        (
+            ["mnf-dqn", "--env", "cart_pole", "--agent.update-every", "None"],
+            ["update_every: got None", "differ in length"],
+        ),
         (["mnf-dqn", "--episodes", "1", "--steps", "1"], ["steps: got 1", "--episodes"]),
         (["mnf-dqn", "--seeds", "0"], ["seeds: got 0", "takes an integer >= 1"]),
         (["mnf-dqn", "--out", "/proc/run"], ["out: got '/proc/run'", "written"]),

@@ -38,6 +38,17 @@ PRESETS: dict[str, DQN] = {
 }
 """Every agent by name."""
 
+CLASSIC = {
+    "update_every": 1,
+    "target_every": 500,
+    "gamma": 0.99,
+    "hidden": (64, 64),
+    "batch_size": 64,
+    "replay_capacity": 50_000,
+    "learning_starts": 500,
+}
+"""A first choice for continuous states; nothing has been searched for yet."""
+
 DOMAINS: dict[str, dict[str, Any]] = {
     # The authors store the end of the chain's time limit as a terminal state.
     "nchain": {"truncation_terminates": True},
@@ -50,6 +61,9 @@ DOMAINS: dict[str, dict[str, Any]] = {
         "learning_rate": 3e-3,
         "hidden": (32,),
     },
+    "mountain_car": CLASSIC,
+    "cart_pole": CLASSIC,
+    "acrobot": CLASSIC,
 }
 """What a domain changes, for every agent."""
 
