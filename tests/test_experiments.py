@@ -150,5 +150,5 @@ def test_the_command_sorts_trials_and_resumes(tmp_path, monkeypatch):
     assert sum("(preset)" in line for line in page.splitlines()) == 5
     kept = (tmp_path / "results.jsonl").read_text()
     assert len({json.dumps(json.loads(line)["job"]) for line in kept.splitlines()}) == 120
-    monkeypatch.setattr("randq.sweep.local.run", None)  # nothing is left to run
+    monkeypatch.setattr("randq.sweep.local.run", pytest.fail)  # nothing is left to run
     assert "120 jobs in" in run(SearchCommand("nchain", out=tmp_path), tmp_path)

@@ -328,7 +328,7 @@ def test_smoke_from_end_to_end(tmp_path, monkeypatch):
     data = json.loads((tmp_path / "verdict.json").read_text())
     assert {claim["verdict"] for claim in data["claims"]} == {"undecided"}
     kept = (tmp_path / "results.jsonl").read_bytes()
-    monkeypatch.setattr("randq.sweep.local.run", None)  # nothing is left to run
+    monkeypatch.setattr("randq.sweep.local.run", pytest.fail)  # nothing is left to run
     assert "25 jobs in" in run(ReproduceCommand(scale="smoke", out=tmp_path), tmp_path / "log")
     assert (tmp_path / "results.jsonl").read_bytes() == kept
 
