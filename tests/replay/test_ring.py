@@ -122,3 +122,21 @@ def test_memory_is_the_capacity_and_at_most_two_blocks():
 def test_wrong_sizes_are_refused(capacity, block):
     with pytest.raises(ValueError, match=r"replay .*: got .*, takes an integer >= 1"):
         Ring(capacity, block)
+
+
+def test_writes_the_chosen_items_of_a_block_in_order():
+    """Against a list, over wrap-arounds and blocks of which nothing or everything is chosen."""
+    ring = Ring(capacity=7, block=3)
+    state, held, number = ring.init(jnp.zeros((), jnp.int32)), [], 0
+    rng = np.random.RandomState(0)
+    add = jax.jit(ring.add_some)
+    for _ in range(40):
+        chosen = rng.rand(3) < rng.choice([0.0, 0.5, 1.0])
+        items = np.arange(number, number + 3)
+        number += 3
+        state = add(state, jnp.asarray(items, jnp.int32), jnp.asarray(chosen))
+        held = (held + items[chosen].tolist())[-7:]
+        assert int(ring.size(state)) == len(held)
+        if held:
+            drawn = ring.sample(state, jax.random.key(number), 300)
+            assert sorted(set(np.asarray(drawn).tolist())) == held

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from randq.config import whole
-from randq.types import Array, Int32, Key, PyTree
+from randq.types import Array, Bool, Int32, Key, PyTree
 
 
 class RingState(NamedTuple):
@@ -50,6 +50,18 @@ class Ring:
 
         return RingState(jax.tree.map(write, state.items, items), state.written + self.block)
 
+    def add_some(self, state: RingState, items: PyTree, chosen: Bool[Array, " block"]) -> RingState:
+        """Write the chosen items of a block, in order."""
+        # The others come last and are not counted: the next block overwrites them.
+        first = jnp.argsort(~chosen, stable=True)
+        index = (state.written + jnp.arange(self.block, dtype=jnp.int32)) % self.slots
+
+        def write(slots: Array, new: Array) -> Array:
+            return slots.at[index].set(new[first], unique_indices=True)
+
+        written = state.written + jnp.sum(chosen, dtype=jnp.int32)
+        return RingState(jax.tree.map(write, state.items, items), written)
+
     def size(self, state: RingState) -> Int32[Array, ""]:
         return jnp.minimum(state.written, self.capacity)
 
@@ -57,6 +69,6 @@ class Ring:
         """Items drawn uniformly with replacement from those that are held."""
         # A remainder of 32 random bits is uniform but for a share of size / 2^32, and compiles in
         # a fraction of the time that randint takes.
-        age = jax.random.bits(key, (count,)) % self.size(state).astype(jnp.uint32)
+        age = jax.random.bits(key, (count,), jnp.uint32) % self.size(state).astype(jnp.uint32)
         index = (state.written - 1 - age.astype(jnp.int32)) % self.slots
         return jax.tree.map(lambda x: x[index], state.items)
