@@ -7,8 +7,8 @@ import pytest
 
 from randq.envs import DeepSea, NChain
 from randq.envs.base import is_optimal
-from randq.evaluate import GoodShare, Streak, rollout
-from randq.networks import MLP, Linear
+from randq.evaluation import GoodShare, Streak, rollout
+from randq.networks import MLP
 
 
 def by_hand(env, world, scores, key):
@@ -30,13 +30,12 @@ def by_hand(env, world, scores, key):
 )
 def test_rollout_is_a_plain_loop(env):
     def one(key):
-        weights_key, world_key, key = jax.random.split(key, 3)
-        weights = jax.random.normal(weights_key, (np.prod(env.observation_shape), 2))
-        return weights, env.world(world_key), key
+        network_key, world_key, key = jax.random.split(key, 3)
+        features = int(np.prod(env.observation_shape))
+        return MLP.create(features, (), 2, key=network_key), env.world(world_key), key
 
     for seed in range(3):
-        weights, world, key = one(jax.random.key(seed))
-        scores = MLP((), Linear(weights, jnp.zeros(2)), jax.nn.relu)
+        scores, world, key = one(jax.random.key(seed))
         ours = jax.jit(lambda w, k, s: rollout(env, w, s, k))(world, key, scores)
         total, good = by_hand(env, world, scores, key)
         assert float(ours.total) == pytest.approx(total, abs=1e-5)

@@ -8,7 +8,7 @@ import scipy.signal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from randq.networks import MLP, Conv2d, ConvNet, Linear
+from randq.networks import MLP, Conv2d, ConvNet, Linear, Scaling
 from randq.types import OneHot
 
 RNG = np.random.default_rng(0)
@@ -168,3 +168,22 @@ def test_dtype_is_kept(x64):
 def test_bad_input(make, match):
     with pytest.raises(ValueError, match=match):
         make()
+
+
+def test_inputs_with_bounds_are_scaled_and_others_left_alone():
+    scaling = Scaling.between((-1.2, None, 0.0, -1e9), (0.6, 3.0, 0.0, 1e9))
+    x = jnp.array([-1.2, 5.0, 7.0, 9.0])
+    np.testing.assert_allclose(scaling(x), [-1.0, 5.0, 7.0, 9.0], rtol=1e-6)
+    np.testing.assert_allclose(scaling(x.at[0].set(0.6))[0], 1.0, rtol=1e-6)
+    plain = MLP.create(4, [8], 2, key=KEY)
+    scaled = MLP.create(4, [8], 2, key=KEY, scaling=scaling)
+    np.testing.assert_allclose(scaled(x), plain(scaling(x)), rtol=1e-6)
+
+
+def test_channels_may_come_first_and_flags_are_not_scaled():
+    image = RNG.integers(0, 2, size=(10, 9, 3)).astype(bool)
+    network = ConvNet.create((10, 9, 3), [(4, 3, 1)], [5], 2, key=KEY)
+    first = ConvNet.create((3, 10, 9), [(4, 3, 1)], [5], 2, key=KEY)
+    expected = network(jnp.asarray(image, jnp.float32))
+    np.testing.assert_allclose(network(jnp.asarray(image)), expected, rtol=1e-6)
+    np.testing.assert_allclose(first(jnp.asarray(image.transpose(2, 0, 1))), expected, rtol=1e-6)

@@ -14,8 +14,9 @@ import jax
 import pytest
 
 from randq.cache import cache_directory, enable_compilation_cache
+from randq.config import override
 from randq.presets import preset
-from randq.sweep import Finished, Job, Store, local, override, sweep
+from randq.sweep import Finished, Job, Store, local, sweep
 from randq.sweep.jobs import perform, untrained_optimal
 
 SMALL = {"hidden": [2], "replay_capacity": 40}

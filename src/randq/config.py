@@ -1,8 +1,9 @@
 """Validated settings: every refusal names the setting, what it got and what it takes."""
 
+import dataclasses
 import difflib
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -57,6 +58,16 @@ def writable_folder(setting: str, got: Path) -> None:
         require(False, setting, str(got), f"a folder that can be written to ({error.strerror})")
 
 
+def available_memory() -> float:
+    """Bytes of memory that this machine can still give; infinite where it does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return float("inf")
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * float(found[0]) if found else float("inf")
+
+
 def floating(setting: str, got: Any) -> jnp.dtype:
     """Require a floating-point dtype that JAX will honour rather than silently truncate."""
     try:
@@ -70,3 +81,24 @@ def floating(setting: str, got: Any) -> jnp.dtype:
         require(False, setting, got, "a floating-point dtype such as float32")
     assert dtype is not None
     return dtype
+
+
+def override(record: Any, changes: Mapping[str, Any]) -> Any:
+    """A copy of a settings record with some fields changed; `posterior.prior_std` is one inside."""
+    for name, value in changes.items():
+        first, _, rest = name.partition(".")
+        options = field_names(record) if dataclasses.is_dataclass(record) else []
+        one_of(f"setting of {type(record).__name__}", first, options)
+        value = override(getattr(record, first), {rest: value}) if rest else tuples(value)
+        record = dataclasses.replace(record, **{first: value})
+    return record
+
+
+def field_names(record: Any) -> list[str]:
+    """The settings of a record, or of a class of records."""
+    return [field.name for field in dataclasses.fields(record)]
+
+
+def tuples(value: Any) -> Any:
+    """JSON has lists where settings have tuples."""
+    return tuple(tuples(item) for item in value) if isinstance(value, list) else value

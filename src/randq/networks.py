@@ -7,6 +7,7 @@ nothing else about a network matters to them.
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -151,12 +152,34 @@ class Network(eqx.Module):
         return self.head(self.features(x))
 
 
+@dataclass(frozen=True)
+class Scaling:
+    """Inputs brought from known bounds to [-1, 1]; those without bounds are left alone."""
+
+    centre: tuple[float, ...]
+    half_width: tuple[float, ...]
+
+    @classmethod
+    def between(cls, low: Sequence[float | None], high: Sequence[float | None]) -> "Scaling":
+        """The scaling for bounds, of which some may be missing (or as good as that)."""
+        pairs = [
+            (-1.0, 1.0) if a is None or b is None or not 0 < b - a < 1e6 else (a, b)
+            for a, b in zip(low, high, strict=True)
+        ]
+        return cls(tuple((a + b) / 2 for a, b in pairs), tuple((b - a) / 2 for a, b in pairs))
+
+    def __call__(self, x: Float[Array, " in"]) -> Float[Array, " in"]:
+        return (x - jnp.array(self.centre, x.dtype)) / jnp.array(self.half_width, x.dtype)
+
+
 class MLP(Network):
     """Fully connected layers with an activation between them. Inputs of any shape are flattened."""
 
     hidden: tuple[Linear, ...]
     head: Linear
     activation: Callable[[Array], Array] = eqx.field(static=True)
+    dtype: Any = eqx.field(static=True)
+    scaling: Scaling | None = eqx.field(static=True)
 
     @classmethod
     def create(
@@ -167,25 +190,38 @@ class MLP(Network):
         *,
         key: Key,
         activation: Callable[[Array], Array] = jax.nn.relu,
+        scaling: Scaling | None = None,
         dtype: Any = jnp.float32,
     ) -> "MLP":
         """Layers as `Linear.create` makes them."""
 
         def make(supply: Supply) -> MLP:
             *layers, head = _chain([in_features, *hidden, out_features], supply)
-            return cls(hidden=tuple(layers), head=head, activation=activation)
+            return cls(
+                hidden=tuple(layers),
+                head=head,
+                activation=activation,
+                dtype=supply.dtype,
+                scaling=scaling,
+            )
 
         return uniforms(make, key, floating("dtype", dtype))
 
     def features(self, x: Float[Array, "..."] | OneHot) -> Float[Array, " features"]:
-        values = x if isinstance(x, OneHot) else x.reshape(-1)
+        values = x if isinstance(x, OneHot) else x.reshape(-1).astype(self.dtype)
+        if self.scaling is not None and not isinstance(values, OneHot):
+            values = self.scaling(values)
         for layer in self.hidden:
             values = self.activation(layer(values))
-        return values.dense(self.head.weight.dtype) if isinstance(values, OneHot) else values
+        return values.dense(self.dtype) if isinstance(values, OneHot) else values
 
 
 class ConvNet(Network):
-    """Convolutions, then fully connected layers, with ReLU between. Bytes are scaled to [0, 1]."""
+    """Convolutions, then fully connected layers, with ReLU between. Bytes are scaled to [0, 1].
+
+    Channels come last, unless the first axis of an image is shorter than the last: then they are
+    there, as in a stack of frames.
+    """
 
     convolutions: tuple[Conv2d, ...]
     hidden: tuple[Linear, ...]
@@ -212,7 +248,7 @@ class ConvNet(Network):
             whole("image", size, at_least=1)
 
         def make(supply: Supply) -> ConvNet:
-            height, width, channels = image
+            height, width, channels = image if image[2] <= image[0] else (*image[1:], image[0])
             convolutions = []
             for out_channels, kernel, stride in filters:
                 layer = Conv2d.supplied(channels, out_channels, kernel, stride, supply)
@@ -233,7 +269,8 @@ class ConvNet(Network):
         return uniforms(make, key, floating("dtype", dtype))
 
     def features(self, x: Shaped[Array, "h w c"]) -> Float[Array, " features"]:
-        x = x.astype(self.dtype) / 255 if jnp.issubdtype(x.dtype, jnp.integer) else x
+        x = x if x.shape[2] <= x.shape[0] else jnp.moveaxis(x, 0, 2)
+        x = x.astype(self.dtype) / 255 if x.dtype == jnp.uint8 else x.astype(self.dtype)
         for convolution in self.convolutions:
             x = jax.nn.relu(convolution(x))
         x = x.reshape(-1)

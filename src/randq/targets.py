@@ -20,7 +20,8 @@ def q_target(
     The selector is the values themselves for plain Q-learning (eq. 3), and the values of the
     learning network for double Q-learning.
     """
-    return reward + gamma * jnp.where(terminated, 0.0, values_t[jnp.argmax(selector_t)])
+    future = jnp.where(terminated, 0.0, values_t[jnp.argmax(selector_t)])
+    return reward.astype(future.dtype) + gamma * future
 
 
 def squared(error: Float[Array, ""]) -> Float[Array, ""]:

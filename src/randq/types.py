@@ -1,6 +1,7 @@
 """The few types that everything shares."""
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -29,6 +30,26 @@ class OneHot(eqx.Module):
         return jax.nn.one_hot(self.index, self.size, dtype=dtype)
 
 
+@dataclass(frozen=True)
+class Spaces:
+    """What an agent must know of an environment: plain numbers, so that it can be written down."""
+
+    observation_shape: tuple[int, ...]
+    num_actions: int
+    low: tuple[float | None, ...] | None = None
+    """Least value of each number of an observation, in order; None where there is none."""
+    high: tuple[float | None, ...] | None = None
+    """Greatest value of each."""
+    categories: int | None = None
+    """How many observations there are, if an observation is one of so many and has no shape."""
+    first_category: int = 0
+    """Where the environment begins to count them."""
+    dtype: Literal["float32", "uint8", "bool", "int32"] = "float32"
+    """Type of an observation."""
+    first_action: int = 0
+    """Where the environment begins to count its actions; agents count from 0."""
+
+
 class Transition(NamedTuple):
     """One step, or with a leading axis a batch of them."""
 
@@ -55,5 +76,6 @@ __all__ = [
     "PyTree",
     "Scalar",
     "Shaped",
+    "Spaces",
     "Transition",
 ]

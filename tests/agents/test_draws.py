@@ -29,12 +29,13 @@ from randq.posteriors import (
     trainable,
 )
 from randq.presets import PRESETS
-from randq.types import Transition
+from randq.types import Spaces, Transition
 
 ONLINE, TARGET = 0.0, 1.0
 TAPE: list[tuple] = []
 
 FEATURES, ACTIONS, BATCH = 3, 3, 48
+SPACES = Spaces((FEATURES,), ACTIONS)
 GAMMA = 0.75
 # Lambda is 5 / 50, so that a forgotten cost, or one scaled otherwise, shows.
 SMALL = {
@@ -139,7 +140,7 @@ def facts(name, **changes):
 
     def compute(key):
         keys = iter(jax.random.split(key, 12))
-        state = agent.init((FEATURES,), ACTIONS, next(keys))
+        state = agent.init(SPACES, next(keys))
         online = shaken(state.posterior, next(keys), ONLINE)
         target = shaken(state.posterior, next(keys), TARGET)
         state = state._replace(posterior=online, target=learnt(target)[0])
@@ -479,7 +480,7 @@ def test_when_a_draw_is_outdated(name):
 
 def test_a_new_agent_has_no_draw_to_act_with_yet(name):
     agent = replace(PRESETS[name], **SMALL, posterior=Point())
-    state = agent.init((FEATURES,), ACTIONS, jax.random.key(0))
+    state = agent.init(SPACES, jax.random.key(0))
     assert bool(state.stale)
     assert [int(x) for x in (state.steps, state.episodes, state.updates)] == [0, 0, 0]
     same(state.target, learnt(state.posterior)[0], rtol=0, atol=0)
@@ -528,7 +529,7 @@ def test_only_bdqn_has_a_closed_form(name):
 @functools.cache
 def two_agents():
     agent = DQN(posterior=Bootstrap(heads=2, prior_scale=1.0), hidden=(4,), target_every=100)
-    states = [agent.init((FEATURES,), ACTIONS, jax.random.key(i)) for i in (0, 1)]
+    states = [agent.init(SPACES, jax.random.key(i)) for i in (0, 1)]
     return agent, states[0]._replace(target=states[1].target)
 
 
@@ -570,7 +571,7 @@ def one_update(**changes):
 
     def compute(key):
         keys = jax.random.split(key, 3)
-        state = agent.init((FEATURES,), ACTIONS, keys[0])
+        state = agent.init(SPACES, keys[0])
         batch = a_batch(1, keys[1])._replace(reward=jnp.full(BATCH, 5.0))
         after, metrics = agent.update(state, batch, keys[2])
         return optax.tree_utils.tree_get(after.optimiser, "mu"), metrics
@@ -616,7 +617,7 @@ def test_the_squared_loss():
 def actions(agent, steps=0, episodes=0, count=9000):
     """Actions in one state under many keys, and the greedy one."""
     agent = replace(agent, hidden=(4,))
-    state = agent.init((FEATURES,), ACTIONS, jax.random.key(0))
+    state = agent.init(SPACES, jax.random.key(0))
     state = state._replace(steps=jnp.int32(steps), episodes=jnp.int32(episodes))
     keys = jax.random.split(jax.random.key(1), count)
     act = jax.jit(jax.vmap(agent.act, in_axes=(None, None, 0)))

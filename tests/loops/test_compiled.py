@@ -12,7 +12,7 @@ import pytest
 
 from randq.envs import DeepSea, NChain
 from randq.envs.base import Environment, Step
-from randq.evaluate import Episode, rollout
+from randq.evaluation import Episode, rollout
 from randq.exploration import Epsilon
 from randq.loops.compiled import Compiled
 from randq.posteriors import Bootstrap, MeanField
@@ -269,7 +269,7 @@ def plain_run(agent, env, seed, blocks, evaluate_every):
     score = compiled(lambda s, world, key: rollout(env, world, agent.evaluator(s), key).total)
 
     key, eval_key, agent_key, world_key, env_key = jax.random.split(jax.random.key(seed), 5)
-    init = compiled(lambda k: agent.init(env.observation_shape, env.num_actions, k))
+    init = compiled(lambda k: agent.init(env.spaces, k))
     state = init(agent_key)
     world = env.world(world_key)
     at, _ = reset(world, env_key)

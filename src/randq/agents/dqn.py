@@ -16,16 +16,22 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from randq.config import number, one_of, require, whole, within
+from randq.config import floating, number, one_of, require, whole, within
 from randq.exploration import Epsilon
-from randq.networks import MLP
+from randq.networks import MLP, ConvNet, Network, Scaling
 from randq.optimise import descend
 from randq.posteriors.base import Family, Function, Members, Posterior, learnt, trainable
 from randq.targets import LOSSES, q_target
-from randq.types import Array, Bool, Float, Int32, Key, PyTree, Scalar, Transition
+from randq.types import Array, Bool, Float, Int32, Key, PyTree, Scalar, Spaces, Transition
 
 TargetNoise = Literal["mean", "same", "fresh"]
 Loss = Literal["squared", "huber"]
+Precision = Literal["float32", "float64"]
+
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Convolutions for screens: (channels, kernel, stride)."""
+SMALL = ((16, 3, 1),)
+"""The convolution for images that are too small for those."""
 
 
 class DQNState(NamedTuple):
@@ -50,6 +56,10 @@ class Metrics(NamedTuple):
     loss: Scalar
     cost: Scalar
     q_mean: Scalar
+    q_max: Scalar
+    """Greatest size of a Q-value that was learnt."""
+    gradient: Scalar
+    """Euclidean norm of the gradient."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,12 @@ class DQN:
     """Family of the posterior over the network's weights."""
     hidden: tuple[int, ...] = (16, 16)
     """Units of the hidden layers."""
+    filters: tuple[tuple[int, int, int], ...] | None = None
+    """Convolutions before them, for images: (channels, kernel, stride); None: by the image."""
+    scale_inputs: bool = False
+    """Bring observations with known bounds to [-1, 1]."""
+    precision: Precision = "float32"
+    """Type of the weights."""
     gamma: float = 0.999
     """Discount factor."""
     double: bool = True
@@ -132,6 +148,12 @@ class DQN:
             if getattr(self, setting) is not None:
                 within(setting, getattr(self, setting), 0.0, 1e9)
         one_of("loss", self.loss, get_args(Loss))
+        one_of("precision", self.precision, get_args(Precision))
+        floating("precision", self.precision)
+        for convolution in self.filters or ():
+            require(len(convolution) == 3, "filters", convolution, "(channels, kernel, stride)")
+            for size in convolution:
+                whole("filters", size, at_least=1)
         one_of("target_noise", self.target_noise, get_args(TargetNoise))
         too_small = self.batch_size > self.replay_capacity
         takes = f"at most replay_capacity = {self.replay_capacity}"
@@ -142,15 +164,13 @@ class DQN:
         steps = [optax.adam(self.learning_rate, eps=self.adam_eps)]
         if self.max_grad_norm is not None:
             steps.insert(0, optax.clip_by_global_norm(self.max_grad_norm))
+        steps.insert(0, optax.stateless(_finite))
         # On one long vector: with dozens of small arrays most of a program would be the optimiser.
         return optax.flatten(optax.chain(*steps))
 
-    def init(self, observation_shape: tuple[int, ...], num_actions: int, key: Key) -> DQNState:
+    def init(self, spaces: Spaces, key: Key) -> DQNState:
         """A new agent."""
-        features = math.prod(observation_shape)
-        posterior = self.posterior.build(
-            lambda k: MLP.create(features, self.hidden, num_actions, key=k), key
-        )
+        posterior = self.posterior.build(lambda k: self._network(spaces, k), key)
         none = jnp.zeros((), jnp.int32)
         # Only the shapes of a draw: it is stale, hence replaced before it can act.
         draw = jax.eval_shape(lambda: posterior.sample(key).network)
@@ -165,6 +185,18 @@ class DQN:
             updates=none,
         )
 
+    def _network(self, spaces: Spaces, key: Key) -> Network:
+        shape, actions, dtype = spaces.observation_shape, spaces.num_actions, self.precision
+        if len(shape) == 3:
+            filters = self.filters
+            if filters is None:
+                filters = NATURE if sorted(shape)[1] >= 36 else SMALL
+            return ConvNet.create(shape, filters, self.hidden, actions, key=key, dtype=dtype)
+        features, scaling = spaces.categories or math.prod(shape), None
+        if self.scale_inputs and spaces.low is not None and spaces.high is not None:
+            scaling = Scaling.between(spaces.low, spaces.high)
+        return MLP.create(features, self.hidden, actions, key=key, scaling=scaling, dtype=dtype)
+
     def refresh(self, state: DQNState, key: Key) -> DQNState:
         """Replace a stale draw."""
         new = state.posterior.sample(key).network
@@ -177,23 +209,32 @@ class DQN:
         action = jnp.argmax(values).astype(jnp.int32)
         if self.epsilon is None and self.random_steps == 0:
             return action
-        chance = (
-            jnp.zeros(()) if self.epsilon is None else self.epsilon(state.steps, state.episodes)
-        )
+        chance = jnp.zeros((), jnp.float32)
+        if self.epsilon is not None:
+            chance = self.epsilon(state.steps, state.episodes)
         chance = jnp.where(state.steps < self.random_steps, 1.0, chance)
-        coin, choice = jax.random.uniform(key, (2,))
+        coin, choice = jax.random.uniform(key, (2,), jnp.float32)
         random = jnp.floor(choice * values.size).astype(jnp.int32)
         return jnp.where(coin < chance, random, action)
 
-    def stepped(self, state: DQNState, ended: Bool[Array, ""]) -> DQNState:
-        """Count a step, and know which draws it outdates."""
-        steps = state.steps + 1
+    def stepped(
+        self,
+        state: DQNState,
+        ended: Bool[Array, "*envs"],
+        taken: Bool[Array, "*envs"] | bool = True,
+    ) -> DQNState:
+        """Count a step, or one in each of several environments, and know which draws it outdates.
+
+        A step that was not `taken` does not count: a vector of environments has those.
+        """
+        taken = jnp.broadcast_to(jnp.asarray(taken), ended.shape)
+        steps = state.steps + jnp.sum(taken, dtype=jnp.int32)
         stale = state.stale
         if self.redraw_episode:
             stale = stale | ended
         if self.redraw_every is not None:
-            stale = stale | (steps % self.redraw_every == 0)
-        episodes = state.episodes + ended.astype(jnp.int32)
+            stale = stale | (steps // self.redraw_every > state.steps // self.redraw_every)
+        episodes = state.episodes + jnp.sum(ended, dtype=jnp.int32)
         return state._replace(steps=steps, episodes=episodes, stale=stale)
 
     def target_due(self, steps: Int32[Array, ""], before: Int32[Array, ""]) -> Bool[Array, ""]:
@@ -211,9 +252,11 @@ class DQN:
     def update(self, state: DQNState, batch: Transition, key: Key) -> tuple[DQNState, Metrics]:
         """One gradient step on a mini-batch (eq. 19)."""
         params, rest = trainable(state.posterior)
-        (_, metrics), gradient = jax.value_and_grad(self._loss, has_aux=True)(
+        (loss, (cost, taken)), gradient = jax.value_and_grad(self._loss, has_aux=True)(
             params, rest, state.target, batch, key
         )
+        q_max = jnp.max(jnp.abs(taken))
+        metrics = Metrics(loss, cost, jnp.mean(taken), q_max, optax.tree.norm(gradient))
         params, optimiser = descend(self.optimiser, gradient, params, state.optimiser)
         state = state._replace(
             posterior=eqx.combine(params, rest),
@@ -236,17 +279,19 @@ class DQN:
 
     def _loss(
         self, params: Posterior, rest: Posterior, target: Posterior, batch: Transition, key: Key
-    ) -> tuple[Scalar, Metrics]:
+    ) -> tuple[Scalar, tuple[Scalar, Float[Array, "members batch"]]]:
         posterior = eqx.combine(params, rest)
         members = posterior.members(key)
         values = members(batch.observation)
         targets = self._targets(posterior, target, members, batch, key)
         taken = jnp.take_along_axis(values, batch.action[None, :, None], axis=2)[..., 0]
-        errors = batch.masks.T * jax.vmap(jax.vmap(LOSSES[self.loss]))(taken - targets)
+        errors = batch.masks.T.astype(taken.dtype) * jax.vmap(jax.vmap(LOSSES[self.loss]))(
+            taken - targets
+        )
         scale = self.cost_scale
         scale = self.alpha / self.replay_capacity if scale is None else scale
         loss = jnp.sum(jnp.mean(errors, axis=1)) + scale * members.cost
-        return loss, Metrics(loss=loss, cost=members.cost, q_mean=jnp.mean(taken))
+        return loss, (members.cost, taken)
 
     def _targets(
         self,
@@ -267,3 +312,8 @@ class DQN:
         return jax.lax.stop_gradient(
             over_members(batch.reward, batch.terminated, self.gamma, values, selector)
         )
+
+
+def _finite(gradient: Array, params: Array | None) -> Array:
+    """No gradient at all where it is not finite, so that nothing that was learnt is lost."""
+    return jnp.where(jnp.all(jnp.isfinite(gradient)), gradient, 0)

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from randq import config
-from randq.envs.base import Environment, Step
-from randq.types import Array, Float32, Int32, Key
+from randq.envs.base import Control, Step
+from randq.types import Array, Bool, Float32, Int32, Key
 
 SECONDS, GRAVITY = 0.2, 9.8
 LENGTH, MASS, CENTRE, INERTIA = 1.0, 1.0, 0.5, 1.0
@@ -26,7 +26,7 @@ class AcrobotState(NamedTuple):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Acrobot(Environment[tuple[()], AcrobotState]):
+class Acrobot(Control[AcrobotState]):
     """Gymnasium's Acrobot: -1 for every step until the tip is one link above the pivot."""
 
     max_episode_steps: int = 500
@@ -34,9 +34,6 @@ class Acrobot(Environment[tuple[()], AcrobotState]):
 
     def __post_init__(self) -> None:
         config.whole("max_episode_steps", self.max_episode_steps, at_least=1)
-
-    def world(self, key: Key) -> tuple[()]:
-        return ()
 
     def observe(self, state: AcrobotState) -> Float32[Array, "6"]:
         first, second, *velocities = state.links
@@ -62,7 +59,7 @@ class Acrobot(Environment[tuple[()], AcrobotState]):
             ]
         )
         state = AcrobotState(links, state.steps + 1)
-        up = -jnp.cos(links[0]) - jnp.cos(links[0] + links[1]) > 1
+        up = self.good(world, state, jnp.float32(0))
         return state, Step(
             observation=self.observe(state),
             reward=jnp.where(up, jnp.float32(0), jnp.float32(-1)),
@@ -70,8 +67,12 @@ class Acrobot(Environment[tuple[()], AcrobotState]):
             truncated=~up & (state.steps >= self.max_episode_steps),
         )
 
-    def optimal_return(self, world: tuple[()]) -> None:
-        return None
+    def good(
+        self, world: tuple[()], state: AcrobotState, total: Float32[Array, ""]
+    ) -> Bool[Array, ""]:
+        """The tip is up."""
+        first, second = state.links[0], state.links[1]
+        return -jnp.cos(first) - jnp.cos(first + second) > 1
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -85,14 +86,6 @@ class Acrobot(Environment[tuple[()], AcrobotState]):
     @property
     def num_actions(self) -> int:
         return 3
-
-    @property
-    def max_steps(self) -> int:
-        return self.max_episode_steps
-
-    @property
-    def fixed_length(self) -> bool:
-        return False
 
 
 def _runge_kutta(links: Float32[Array, "4"], torque: Float32[Array, ""]) -> Float32[Array, "4"]:

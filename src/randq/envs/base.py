@@ -1,6 +1,7 @@
 """The contract of an environment written in JAX, and the two things its implementations share."""
 
 import abc
+import math
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from randq import config
-from randq.types import Array, Bool, Float32, Int32, Key, PyTree
+from randq.types import Array, Bool, Float32, Int32, Key, PyTree, Spaces
 
 World = TypeVar("World")
 State = TypeVar("State")
@@ -93,6 +94,13 @@ class Environment(abc.ABC, Generic[World, State]):
         """How many actions there are."""
 
     @property
+    def spaces(self) -> Spaces:
+        """What an agent must know."""
+        shape = self.observation_shape
+        low, high = (np.broadcast_to(np.float64(x), shape) for x in self.observation_bounds)
+        return Spaces(shape, self.num_actions, flat_bound(low), flat_bound(high))
+
+    @property
     @abc.abstractmethod
     def max_steps(self) -> int | None:
         """The most steps an episode can take; None where it has no limit."""
@@ -101,6 +109,32 @@ class Environment(abc.ABC, Generic[World, State]):
     @abc.abstractmethod
     def fixed_length(self) -> bool:
         """Whether every episode takes exactly `max_steps` steps."""
+
+
+class Control(Environment[tuple[()], State]):
+    """A task of control: nothing is drawn once per run, and a setting limits the steps."""
+
+    max_episode_steps: int
+
+    def world(self, key: Key) -> tuple[()]:
+        return ()
+
+    def optimal_return(self, world: tuple[()]) -> Float32[Array, ""] | None:
+        return None
+
+    @property
+    def max_steps(self) -> int:
+        return self.max_episode_steps
+
+    @property
+    def fixed_length(self) -> bool:
+        return False
+
+
+def flat_bound(bound: np.ndarray) -> tuple[float | None, ...]:
+    """A bound of each number of an observation, in order; None where it is infinite."""
+    values = bound.astype(np.float64).ravel().tolist()
+    return tuple(value if math.isfinite(value) else None for value in values)
 
 
 def is_optimal(

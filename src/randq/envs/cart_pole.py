@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from randq import config
-from randq.envs.base import Environment, Step
+from randq.envs.base import Control, Step
 from randq.types import Array, Bool, Float32, Int32, Key
 
 GRAVITY, FORCE, SECONDS = 9.8, 10.0, 0.02
@@ -30,7 +30,7 @@ class PoleState(NamedTuple):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class CartPole(Environment[tuple[()], PoleState]):
+class CartPole(Control[PoleState]):
     """Gymnasium's CartPole: 1 for every step until the pole falls or the cart leaves the track."""
 
     max_episode_steps: int = 500
@@ -38,9 +38,6 @@ class CartPole(Environment[tuple[()], PoleState]):
 
     def __post_init__(self) -> None:
         config.whole("max_episode_steps", self.max_episode_steps, at_least=1)
-
-    def world(self, key: Key) -> tuple[()]:
-        return ()
 
     def observe(self, state: PoleState) -> Float32[Array, "4"]:
         return jnp.stack(state[:4])
@@ -94,11 +91,3 @@ class CartPole(Environment[tuple[()], PoleState]):
     @property
     def num_actions(self) -> int:
         return 2
-
-    @property
-    def max_steps(self) -> int:
-        return self.max_episode_steps
-
-    @property
-    def fixed_length(self) -> bool:
-        return False

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from randq import config
-from randq.envs.base import Environment, Step
-from randq.types import Array, Float32, Int32, Key
+from randq.envs.base import Control, Step
+from randq.types import Array, Bool, Float32, Int32, Key
 
 LEFTMOST, RIGHTMOST, GOAL = -1.2, 0.6, 0.5
 FASTEST = 0.07
@@ -26,7 +26,7 @@ class CarState(NamedTuple):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class MountainCar(Environment[tuple[()], CarState]):
+class MountainCar(Control[CarState]):
     """Gymnasium's MountainCar with the paper's rewards: -1 for a step, +1 for the one to the goal.
 
     Actions push left, not at all, or right. The episode terminates at the goal, and is cut off
@@ -41,9 +41,6 @@ class MountainCar(Environment[tuple[()], CarState]):
     def __post_init__(self) -> None:
         config.whole("max_episode_steps", self.max_episode_steps, at_least=1)
         config.within("goal_reward", self.goal_reward, -1e6, 1e6)
-
-    def world(self, key: Key) -> tuple[()]:
-        return ()
 
     def observe(self, state: CarState) -> Float32[Array, "2"]:
         return jnp.stack([state.position, state.velocity])
@@ -63,7 +60,7 @@ class MountainCar(Environment[tuple[()], CarState]):
         at_the_wall = (position <= np.float32(LEFTMOST)) & (velocity < 0)
         velocity = jnp.where(at_the_wall, jnp.float32(0), velocity)
         state = CarState(position, velocity, state.steps + 1)
-        arrived = (position >= GOAL) & (velocity >= 0)
+        arrived = self.good(world, state, jnp.float32(0))
         return state, Step(
             observation=self.observe(state),
             reward=jnp.where(arrived, jnp.float32(self.goal_reward), jnp.float32(-1)),
@@ -71,8 +68,9 @@ class MountainCar(Environment[tuple[()], CarState]):
             truncated=~arrived & (state.steps >= self.max_episode_steps),
         )
 
-    def optimal_return(self, world: tuple[()]) -> None:
-        return None
+    def good(self, world: tuple[()], state: CarState, total: Float32[Array, ""]) -> Bool[Array, ""]:
+        """At the goal."""
+        return (state.position >= GOAL) & (state.velocity >= 0)
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -85,11 +83,3 @@ class MountainCar(Environment[tuple[()], CarState]):
     @property
     def num_actions(self) -> int:
         return 3
-
-    @property
-    def max_steps(self) -> int:
-        return self.max_episode_steps
-
-    @property
-    def fixed_length(self) -> bool:
-        return False

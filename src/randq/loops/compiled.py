@@ -21,7 +21,8 @@ import numpy as np
 from randq.agents.dqn import DQN, DQNState, Metrics
 from randq.config import require, whole
 from randq.envs.base import Environment
-from randq.evaluate import Episode, rollout
+from randq.evaluation import Episode, rollout
+from randq.loops.keys import StepKeys, UpdateKeys, block_keys, run_keys
 from randq.replay.ring import Ring, RingState
 from randq.types import Array, Bool, Float32, Int32, Key, PyTree, Shaped, Transition
 
@@ -31,7 +32,6 @@ class RunState(NamedTuple):
 
     key: Key
     eval_key: Key
-    """Evaluation has a key of its own, so that it changes nothing in training."""
     world: PyTree
     env: PyTree
     total: Float32[Array, " seeds"]
@@ -65,24 +65,6 @@ class Record(NamedTuple):
     eval_good: Bool[Array, "... seeds"]
     loss: Float32[Array, "... seeds"]
     cost: Float32[Array, "... seeds"]
-
-
-class StepKeys(NamedTuple):
-    """The keys of one step."""
-
-    refresh: Key
-    act: Key
-    env: Key
-    reset: Key
-    mask: Key
-
-
-class UpdateKeys(NamedTuple):
-    """The keys of one update."""
-
-    sample: Key
-    learn: Key
-    condition: Key
 
 
 @dataclass(frozen=True)
@@ -145,17 +127,17 @@ class Compiled:
 
     def _init(self, seeds: Int32[Array, " seeds"]) -> RunState:
         def one(seed: Int32[Array, ""]) -> RunState:
-            keys = jax.random.split(jax.random.key(seed), 5)
-            key, eval_key, agent_key, world_key, env_key = keys
-            agent = self.agent.init(self.env.observation_shape, self.env.num_actions, agent_key)
-            world = self.env.world(world_key)
-            env, _ = self.env.reset(world, env_key)
+            keys = run_keys(seed)
+            agent = self.agent.init(self.env.spaces, keys.agent)
+            world = self.env.world(keys.world)
+            env, _ = self.env.reset(world, keys.env)
             zero = jnp.zeros((), jnp.int32)
             reward = jnp.zeros((), jnp.float32)
-            masks = jnp.zeros(agent.posterior.num_members)
+            masks = jnp.zeros(agent.posterior.num_members, self.agent.precision)
             item = Transition(env, zero, reward, env, jnp.zeros((), bool), masks)
             replay = self.ring.init(item)
-            return RunState(key, eval_key, world, env, reward, zero, agent, replay, zero)
+            counts = reward, zero
+            return RunState(keys.run, keys.evaluation, world, env, *counts, agent, replay, zero)
 
         return jax.vmap(one)(seeds)._replace(block=jnp.zeros((), jnp.int32))
 
@@ -177,13 +159,9 @@ class Compiled:
         return jax.lax.fori_loop(0, blocks, body, (state, records))
 
     def _block(self, state: RunState) -> tuple[RunState, Record]:
-        fold_in = jax.vmap(jax.random.fold_in, in_axes=(0, None))
-        for_steps = self.steps_per_block * len(StepKeys._fields)
-        total = for_steps + self.updates_per_block * len(UpdateKeys._fields)
-        block_keys = fold_in(state.key, state.block)
-        keys = jnp.moveaxis(jax.vmap(partial(jax.random.split, num=total))(block_keys), 1, 0)
-        step_keys = keys[:for_steps].reshape(self.steps_per_block, len(StepKeys._fields), -1)
-        update_keys = keys[for_steps:].reshape(self.updates_per_block, len(UpdateKeys._fields), -1)
+        make_keys = partial(block_keys, steps=self.steps_per_block, updates=self.updates_per_block)
+        over_seeds = jax.vmap(make_keys, in_axes=(0, None), out_axes=2)
+        step_keys, update_keys = over_seeds(state.key, state.block)
 
         before = state.agent
         state, (items, steps) = jax.lax.scan(self._step, state, step_keys)
@@ -205,13 +183,14 @@ class Compiled:
         nothing = Episode(jnp.zeros_like(state.total), jnp.zeros_like(due))
         evaluation = jax.lax.cond(
             jnp.any(due),
-            lambda: jax.vmap(self._evaluate)(
-                agent, state.world, fold_in(state.eval_key, state.block)
+            lambda: jax.vmap(self._evaluate, in_axes=(0, 0, 0, None))(
+                agent, state.world, state.eval_key, state.block
             ),
             lambda: nothing,
         )
         returns, good = evaluation
-        return state, Record(steps, due, returns, good, metrics.loss, metrics.cost)
+        loss, cost = (x.astype(jnp.float32) for x in (metrics.loss, metrics.cost))
+        return state, Record(steps, due, returns, good, loss, cost)
 
     def _step(
         self, state: RunState, raw_keys: Shaped[Array, "fields seeds"]
@@ -279,12 +258,15 @@ class Compiled:
             return agent, jax.tree.map(lambda x: x[-1], metrics)
 
         def wait(agent: DQNState) -> tuple[DQNState, Metrics]:
-            nothing = jnp.full(agent.steps.shape, jnp.nan)
-            return agent, Metrics(nothing, nothing, nothing)
+            nothing = jnp.full(agent.steps.shape, jnp.nan, self.agent.precision)
+            return agent, Metrics(*[nothing] * len(Metrics._fields))
 
         return jax.lax.cond(agent.steps[0] >= self.agent.learning_starts, learn, wait, agent)
 
-    def _evaluate(self, agent: DQNState, world: PyTree, key: Key) -> Episode:
+    def _evaluate(
+        self, agent: DQNState, world: PyTree, key: Key, block: Int32[Array, ""]
+    ) -> Episode:
+        key = jax.random.fold_in(key, block)
         return rollout(self.env, world, self.agent.evaluator(agent), key)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from randq.sweep.jobs import Finished, Job, Result, override, perform
+from randq.sweep.jobs import Finished, Job, Result, perform
 from randq.sweep.store import Store
 
 Engine = Callable[[Sequence[Job]], Iterator[Finished]]
@@ -71,7 +71,6 @@ __all__ = [
     "Result",
     "Results",
     "Store",
-    "override",
     "perform",
     "sweep",
 ]

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from randq.agents.dqn import DQN, DQNState
-from randq.config import one_of, require, whole
+from randq.config import field_names, one_of, override, require, tuples, whole
 from randq.envs import ENVIRONMENTS, Environment
-from randq.evaluate import rollout
+from randq.evaluation import rollout
 from randq.loops.compiled import Compiled, RunState
 from randq.presets import preset
 from randq.runs.train import train
@@ -39,6 +39,10 @@ class Job:
     """Budget of a training run."""
     kind: Kind = "train"
     """Train, or ask of untrained networks whether their evaluation is optimal already."""
+    evaluate_every: int = 1
+    """Episodes between evaluations."""
+    curves: bool = False
+    """Train to the end of the budget, and keep every episode's return and every evaluation."""
     batch: int = 10
     """Untrained networks made at once: best as many as a training run has seeds, because then
     the program that makes them has been compiled for that."""
@@ -50,6 +54,7 @@ class Job:
             whole("seeds", seed, at_least=0)
             require(seed < 2**31, "seeds", seed, "integers below 2**31")
         whole("batch", self.batch, at_least=1)
+        whole("evaluate_every", self.evaluate_every, at_least=1)
         whole("episodes", self.episodes, at_least=1 if self.kind == "train" else 0)
         _ = self.settings
 
@@ -57,10 +62,10 @@ class Job:
     def resolved(self) -> tuple[DQN, Environment[Any, Any]]:
         """The agent and the environment behind the names."""
         one_of("env", self.env, ENVIRONMENTS)
-        settings = {name: _tuples(value) for name, value in self.env_settings.items()}
+        settings = {name: tuples(value) for name, value in self.env_settings.items()}
         cls = ENVIRONMENTS[self.env]
         for name in settings:
-            one_of(f"{self.env} setting", name, _field_names(cls))
+            one_of(f"{self.env} setting", name, field_names(cls))
         return override(preset(self.agent, self.env), self.overrides), cls(**settings)
 
     @property
@@ -102,8 +107,24 @@ def perform(job: Job) -> Result:
     if job.kind == "untrained":
         optimal = untrained_optimal(agent, env, job.seeds, job.batch)
         return {"optimal": int(np.sum(optimal)), "networks": len(optimal)}
-    outcome = train(agent, env, job.seeds, episodes=job.episodes)
-    return outcome.as_json(job.agent, job.env)
+    outcome = train(
+        agent,
+        env,
+        job.seeds,
+        episodes=job.episodes,
+        evaluate_every=job.evaluate_every,
+        until_solved=not job.curves,
+    )
+    result = outcome.as_json(job.agent, job.env)
+    if job.curves:
+        rows = zip(outcome.first_good, outcome.returns, outcome.evaluations, strict=True)
+        for row, (first, returns, evaluations) in zip(result["seeds"], rows, strict=True):
+            row |= {
+                "first_good": first,
+                "returns": [round(value, 4) for value in returns],
+                "evaluations": [[episode, round(value, 4)] for episode, value in evaluations],
+            }
+    return result
 
 
 def untrained_optimal(
@@ -127,23 +148,3 @@ def untrained_optimal(
         state = program.init(jnp.asarray(padded[start : start + batch], jnp.int32))
         optimal.append(np.asarray(good(state)))
     return np.concatenate(optimal)[: len(seeds)]
-
-
-def override(record: Any, changes: Mapping[str, Any]) -> Any:
-    """A copy of a settings record with some fields changed; `posterior.prior_std` is one inside."""
-    for name, value in changes.items():
-        first, _, rest = name.partition(".")
-        options = _field_names(record) if dataclasses.is_dataclass(record) else []
-        one_of(f"setting of {type(record).__name__}", first, options)
-        value = override(getattr(record, first), {rest: value}) if rest else _tuples(value)
-        record = dataclasses.replace(record, **{first: value})
-    return record
-
-
-def _field_names(record: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(record)]
-
-
-def _tuples(value: Any) -> Any:
-    """JSON has lists where settings have tuples."""
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

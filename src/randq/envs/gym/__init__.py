@@ -3,6 +3,7 @@
 `gymnasium.make("randq.envs.gym:randq/NChain-v0", length=50)` imports and makes in one line.
 """
 
+import difflib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -54,7 +55,8 @@ class GymnasiumEnv(gymnasium.Env[np.ndarray, np.int64]):
 
     metadata = {"render_modes": []}  # noqa: RUF012, as Gymnasium declares it
 
-    def __init__(self, environment: Environment[Any, Any]) -> None:
+    def __init__(self, name: str, environment: Environment[Any, Any]) -> None:
+        self.name = name
         self.environment = environment
         low, high = environment.observation_bounds
         shape = environment.observation_shape
@@ -90,7 +92,7 @@ class GymnasiumEnv(gymnasium.Env[np.ndarray, np.int64]):
 def make(name: str, **settings: Any) -> GymnasiumEnv:
     """The environment of this name in `ENVIRONMENTS`, for Gymnasium; the entry point of all ids."""
     constructor: Callable[..., Environment[Any, Any]] = ENVIRONMENTS[name]
-    return GymnasiumEnv(constructor(**settings))
+    return GymnasiumEnv(name, constructor(**settings))
 
 
 def register() -> None:
@@ -102,3 +104,34 @@ def register() -> None:
 
 
 register()
+
+
+def find(name: str, **settings: Any) -> gymnasium.Env[Any, Any]:
+    """An environment by its name here (`mountain_car`) or its id in Gymnasium (`CartPole-v1`).
+
+    `MinAtar/Breakout-v1` and its four sisters need the extra `minatar`.
+    """
+    if name in ENVIRONMENTS:
+        return make(name, **settings)
+    if name.startswith("MinAtar/"):
+        _register_minatar()
+    if ":" not in name and name not in gymnasium.registry:
+        close = difflib.get_close_matches(name, [*ENVIRONMENTS, *gymnasium.registry], n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        takes = f"{', '.join(ENVIRONMENTS)}, or an id that is registered with Gymnasium{hint}"
+        config.require(False, "env", name, takes)
+    try:
+        return gymnasium.make(name, **settings)
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        sentence = " ".join(str(error).split())
+        raise ValueError(f"env: got {name!r}, which Gymnasium cannot make ({sentence})") from error
+
+
+def _register_minatar() -> None:
+    try:
+        from minatar.gym import register_envs
+    except ImportError:
+        takes = 'an environment that is installed (pip install "randq[minatar]")'
+        config.require(False, "env", "MinAtar", takes)
+    if not any(env_id.startswith("MinAtar/") for env_id in gymnasium.registry):
+        register_envs()

@@ -1,0 +1,208 @@
+"""Any Gymnasium environment, single or vector, as the host loop sees it: a vector, and checked."""
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from randq.config import require
+from randq.envs.base import flat_bound
+from randq.types import Spaces
+
+GymEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
+
+
+YES, NO = np.ones(1, bool), np.zeros(1, bool)
+
+
+class BrokenEnvironmentError(RuntimeError):
+    """An environment broke its own contract; what was learnt until then is kept."""
+
+
+class Arrived(NamedTuple):
+    """What a step of each environment led to: arrays with a leading axis of environments."""
+
+    observation: Any
+    """What to act on now: after the end of an episode, the first observation of the next."""
+    final: Any
+    """The true next observation, also at the end of an episode."""
+    reward: Any
+    terminated: Any
+    truncated: Any
+    taken: Any
+    """Whether the action was taken; not where an environment only reset itself."""
+
+
+def spaces_of(observation: spaces.Space[Any], action: spaces.Space[Any]) -> Spaces:
+    """The two spaces as plain numbers, or a refusal in one sentence."""
+    require(
+        isinstance(action, spaces.Discrete),
+        "action space",
+        action,
+        "a Discrete space (DQN chooses one of several actions)",
+    )
+    assert isinstance(action, spaces.Discrete)
+    make = partial(Spaces, num_actions=int(action.n), first_action=int(action.start))
+    if isinstance(observation, spaces.Discrete):
+        first = int(observation.start)
+        return make((), categories=int(observation.n), first_category=first, dtype="int32")
+    if isinstance(observation, spaces.MultiBinary):
+        zeros = np.zeros(observation.shape)
+        return make(observation.shape, low=flat_bound(zeros), high=flat_bound(zeros + 1))
+    require(
+        isinstance(observation, spaces.Box),
+        "observation space",
+        observation,
+        "a Box, Discrete or MultiBinary space"
+        " (gymnasium.wrappers.FlattenObservation makes a Box of most others)",
+    )
+    assert isinstance(observation, spaces.Box)
+    shape = tuple(int(size) for size in observation.shape)
+    ok = len(shape) <= 3 and 0 not in shape
+    require(ok, "observation space", observation, "at most three axes, none of them empty")
+    # What fits into a byte is kept in a byte.
+    dtype: Any = observation.dtype.name
+    dtype = dtype if dtype in ("uint8", "bool") else "float32"
+    if len(shape) == 3:
+        return make(shape, dtype=dtype)
+    low, high = flat_bound(observation.low), flat_bound(observation.high)
+    return make(shape, low=low, high=high, dtype=dtype)
+
+
+class Stepper:
+    """Resets and steps an environment, and stops at once when it returns what it must not."""
+
+    def __init__(self, env: GymEnv) -> None:
+        require(
+            isinstance(env, gymnasium.Env | VectorEnv),
+            "env",
+            env,
+            "a Gymnasium environment, single or vector, or the name of one",
+        )
+        self.env = env
+        self._vector = isinstance(env, VectorEnv)
+        self.observation_space: spaces.Space[Any] = (
+            env.single_observation_space if isinstance(env, VectorEnv) else env.observation_space
+        )
+        self.action_space: spaces.Space[Any] = (
+            env.single_action_space if isinstance(env, VectorEnv) else env.action_space
+        )
+        self.spaces = spaces_of(self.observation_space, self.action_space)
+        self.num_envs = env.num_envs if isinstance(env, VectorEnv) else 1
+        self._autoreset = AutoresetMode.SAME_STEP
+        if isinstance(env, VectorEnv):
+            mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+            modes = {m: m for m in AutoresetMode} | {m.value: m for m in AutoresetMode}
+            require(mode in modes, "autoreset_mode", mode, f"one of {list(AutoresetMode)}")
+            self._autoreset = modes[mode]
+        self._dtype = np.dtype(self.spaces.dtype)
+        self._floating = self._dtype == np.float32
+        self._shape = self.spaces.observation_shape
+        self._all = np.ones(self.num_envs, bool)
+        self._resetting = ~self._all
+        """Where the next step only resets."""
+        self.steps = 0
+        """Steps of each environment so far."""
+
+    def reset(self, seed: int | None = None) -> Arrived:
+        """Begin an episode everywhere; nothing was taken to get there."""
+        self._same_spaces()
+        observation = self._checked(self.env.reset(seed=seed)[0])
+        self._resetting = ~self._all
+        nothing = np.zeros(self.num_envs, np.float32)
+        no = ~self._all
+        return Arrived(observation, observation, nothing, no, no, no)
+
+    def step(self, actions: np.ndarray) -> Arrived:
+        """Take an action in each environment, counted from 0."""
+        self.steps += 1
+        if not self._vector:
+            return self._step_one(int(actions[0]) + self.spaces.first_action)
+        result = self.env.step(actions.astype(np.int64) + self.spaces.first_action)
+        raw, reward, terminated, truncated, info = result
+        observation = final = self._checked(raw)
+        reward, taken = self._rewards(np.asarray(reward)), ~self._resetting
+        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
+        ended = terminated | truncated
+        if ended.any():
+            self._same_spaces()
+            if self._autoreset is AutoresetMode.SAME_STEP:
+                final = self._finals(info, observation, ended)
+            elif self._autoreset is AutoresetMode.DISABLED:
+                options = {"reset_mask": ended}
+                observation = self._checked(self.env.reset(options=options)[0])
+        if self._autoreset is AutoresetMode.NEXT_STEP:
+            self._resetting = ended
+        return Arrived(observation, final, reward, terminated, truncated, taken)
+
+    def _step_one(self, action: int) -> Arrived:
+        raw, reward, terminated, truncated, _ = self.env.step(action)
+        observation = final = self._checked(raw)
+        if terminated or truncated:
+            self._same_spaces()
+            observation = self._checked(self.env.reset()[0])
+        ends = YES if terminated else NO, YES if truncated else NO
+        return Arrived(observation, final, self._rewards(reward), *ends, YES)
+
+    def _finals(self, info: dict[str, Any], observation: np.ndarray, ended: np.ndarray) -> Any:
+        if "final_obs" not in info:
+            raise self._error("no final_obs in info", "SAME_STEP autoreset must put it there")
+        final = observation.copy()
+        for i in np.flatnonzero(ended):
+            one = np.asarray(info["final_obs"][i])[None]
+            final[i] = self._converted(one, envs=1)[0]
+        return final
+
+    def _checked(self, raw: Any) -> np.ndarray:
+        return self._converted(np.asarray(raw), self.num_envs)
+
+    def _converted(self, raw: np.ndarray, envs: int) -> np.ndarray:
+        if not self._vector:
+            raw = raw[None]
+        if raw.shape != (envs, *self._shape):
+            hint = f"its space says {self._shape}"
+            raise self._error(f"an observation of shape {raw.shape[1:]}", hint)
+        if raw.dtype.kind not in "fiub":
+            raise self._error(f"an observation of type {raw.dtype}", "it must be numbers")
+        if self.spaces.categories is not None:
+            index = raw.astype(np.int32) - self.spaces.first_category
+            if index.min() < 0 or index.max() >= self.spaces.categories:
+                raise self._error(
+                    f"the observation {raw}", f"its space is {self.observation_space}"
+                )
+            return index
+        value = raw.astype(self._dtype)
+        # A sum is finite if all numbers are, and quicker to make than a look at each of them.
+        if self._floating and not math.isfinite(value.sum()) and not np.isfinite(value).all():
+            which = np.argwhere(~np.isfinite(value))[0].tolist()
+            hint = "it must be finite; look at how the environment computes it"
+            raise self._error(f"an observation with {value[tuple(which)]} at {which[1:]}", hint)
+        return value
+
+    def _rewards(self, reward: Any) -> np.ndarray:
+        try:
+            value = np.array(reward, np.float32).reshape(self.num_envs)
+        except (TypeError, ValueError):
+            raise self._error(f"the reward {reward!r}", "a reward is one number") from None
+        if not math.isfinite(value.sum()) and not np.isfinite(value).all():
+            raise self._error(f"the reward {reward}", "it must be finite")
+        return value
+
+    def _same_spaces(self) -> None:
+        prefix = "single_" if self._vector else ""
+        for name in ("observation_space", "action_space"):
+            now, before = getattr(self.env, prefix + name), getattr(self, name)
+            if now is not before and now != before:
+                raise self._error(
+                    f"another {name.replace('_', ' ')}, {now}", f"it began with {before}"
+                )
+
+    def _error(self, got: str, hint: str) -> BrokenEnvironmentError:
+        return BrokenEnvironmentError(
+            f"step {self.steps}: the environment returned {got}; {hint}."
+            " What was learnt until then is kept."
+        )

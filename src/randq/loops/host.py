@@ -1,0 +1,357 @@
+"""The training loop around an environment that is not JAX: one compiled call for each step.
+
+Python does nothing but step the environment. The call takes what the step led to, stores it, learns
+when it is time to, and chooses the next actions. Several environments may step at once, and each
+holds a draw of its own. With one environment the keys are those of the compiled loop.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from randq.agents.dqn import DQN, DQNState, Metrics
+from randq.config import available_memory, require, whole
+from randq.envs.gym.stepper import Arrived
+from randq.loops.keys import StepKeys, UpdateKeys, block_keys, run_keys
+from randq.packing import Packing
+from randq.posteriors.base import Function
+from randq.replay.ring import Ring, RingState
+from randq.types import (
+    Array,
+    Bool,
+    Float,
+    Float32,
+    Int32,
+    Key,
+    OneHot,
+    PyTree,
+    Scalar,
+    Shaped,
+    Spaces,
+    Transition,
+)
+
+
+class HostState(NamedTuple):
+    """Everything that changes in training. What is held per environment has a leading axis."""
+
+    key: Key
+    agent: DQNState
+    """Its draw, and whether that is stale, are held per environment."""
+    replay: RingState
+    observation: Shaped[Array, "envs ..."]
+    """What was acted on last ..."""
+    action: Int32[Array, " envs"]
+    """... and how."""
+    masks: Float[Array, "envs members"]
+    update_keys: UpdateKeys
+    calls: Int32[Array, ""]
+    largest_reward: Float32[Array, ""]
+    metrics: Metrics
+    """Of the last update."""
+    healthy: Bool[Array, ""]
+    """No update went wrong so far; a gradient that is not finite was not applied."""
+
+
+Packed = list[Array]
+"""A state as a program takes it."""
+
+
+class Learner(NamedTuple):
+    """The part of the state that an update changes."""
+
+    agent: DQNState
+    metrics: Metrics
+    healthy: Bool[Array, ""]
+
+
+class Memory(NamedTuple):
+    """What is worth keeping of an agent: all but the replay, and what was under way."""
+
+    key: Key
+    agent: DQNState
+    calls: Int32[Array, ""]
+    largest_reward: Float32[Array, ""]
+
+    @classmethod
+    def of(cls, state: HostState) -> "Memory":
+        return cls(*(getattr(state, name) for name in cls._fields))
+
+    def held(self, agent: DQN) -> Function:
+        """The draw that the first environment holds, or the one that will replace it."""
+        state = self.agent._replace(
+            draw=jax.tree.map(lambda x: x[0], self.agent.draw), stale=self.agent.stale[0]
+        )
+        return agent.refresh(state, jax.random.fold_in(self.key, self.calls)).draw
+
+
+class Vitals(NamedTuple):
+    """How learning goes."""
+
+    steps: Int32[Array, ""]
+    metrics: Metrics
+    """Of the last update; NaN before the first."""
+    limit: Scalar
+    """Q-values beyond this have exploded."""
+    healthy: Bool[Array, ""]
+
+
+class DivergedError(RuntimeError):
+    """Learning went wrong; what was learnt until then is kept."""
+
+
+PER_ENV = DQNState(None, None, None, draw=0, stale=0, steps=None, episodes=None, updates=None)  # type: ignore[arg-type]
+"""Which parts of an agent's state are held per environment, as `jax.vmap` wants to know it."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """An agent, as a program that is called once for each step of the environments."""
+
+    agent: DQN
+    spaces: Spaces
+    num_envs: int = 1
+
+    def __post_init__(self) -> None:
+        whole("num_envs", self.num_envs, at_least=1)
+
+    def init(self, seed: int, memory: Memory | None = None) -> Packed:
+        """The state before the first step, of a new agent or of one that has learnt before."""
+        return self._init(jnp.int32(seed), memory)
+
+    def memory(self, packed: Packed) -> Memory:
+        """What is worth keeping; a copy."""
+        return self._remember(packed)
+
+    def check_fits(self) -> None:
+        """Refuse a replay that is larger than the memory of this machine."""
+        replay = jax.eval_shape(self.start, jnp.int32(0)).replay.items
+        size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(replay))
+        free = available_memory()
+        takes = f"a replay that fits into the {free / 1e9:.1f} GB of memory that are free"
+        got = f"{self.agent.replay_capacity} transitions of {size / 1e9:.1f} GB together"
+        require(size < 0.9 * free, "replay_capacity", got, takes)
+
+    def step(self, state: Packed, arrived: Arrived) -> tuple[Packed, Array]:
+        """Take in what a step led to, learn, and choose actions. The old state is used up.
+
+        The actions are negative if an update went wrong; `check` says how.
+        """
+        return self._step(state, *arrived)
+
+    def vitals(self, packed: Packed) -> Vitals:
+        """How learning goes."""
+        return self._vitals(packed)
+
+    @property
+    def memory_shape(self) -> Memory:
+        """The shapes of what is worth keeping."""
+        return Memory.of(jax.eval_shape(self.start, jnp.int32(0)))
+
+    def check(self, packed: Packed) -> None:
+        """Raise an error that says what went wrong in learning."""
+        steps, metrics, limit, healthy = self.vitals(packed)
+        if not bool(healthy):
+            raise DivergedError(
+                f"step {int(steps)}: learning diverged, the loss is {float(metrics.loss):g} and the"
+                f" largest Q-value {float(metrics.q_max):g}, where {float(limit):g} is far more"
+                " than the rewards can explain; lower learning_rate or gamma, or scale the rewards."
+                " What was learnt until then is kept."
+            )
+
+    @property
+    def ring(self) -> Ring:
+        return Ring(self.agent.replay_capacity, self.num_envs)
+
+    @cached_property
+    def _packing(self) -> Packing:
+        return Packing(jax.eval_shape(self.start, jnp.int32(0)))
+
+    @cached_property
+    def _rows(self) -> Packing:
+        """How a transition becomes a row of the replay."""
+        return Packing(jax.eval_shape(self._transition), large=math.inf)
+
+    @cached_property
+    def _init(self) -> Any:
+        def init(seed: Int32[Array, ""], memory: Memory | None) -> Packed:
+            state = self.start(seed)
+            if memory is not None:
+                # It may have played in another number of environments: all get a new draw.
+                agent = memory.agent._replace(draw=state.agent.draw, stale=state.agent.stale)
+                state = state._replace(**memory._replace(agent=agent)._asdict())
+            return self._packing.pack(state)
+
+        return jax.jit(init)
+
+    @cached_property
+    def _step(self) -> Any:
+        def step(packed: Packed, *arrived: Array) -> tuple[Packed, Array]:
+            state, action = self._call(self._packing.unpack(packed), Arrived(*arrived))
+            return self._packing.pack(state), action
+
+        return jax.jit(step, donate_argnums=0)
+
+    @cached_property
+    def _vitals(self) -> Any:
+        def vitals(packed: Packed) -> Vitals:
+            state = self._packing.unpack(packed)
+            found = Vitals(state.agent.steps, state.metrics, self._limit(state), state.healthy)
+            return _copied(found)
+
+        return jax.jit(vitals)
+
+    @cached_property
+    def _remember(self) -> Any:
+        def remember(packed: Packed) -> Memory:
+            return _copied(Memory.of(self._packing.unpack(packed)))
+
+        return jax.jit(remember)
+
+    def _transition(self) -> Transition:
+        """An example."""
+        observation = jnp.zeros(self.spaces.observation_shape, self.spaces.dtype)
+        reward = jnp.zeros((), jnp.float32)
+        posterior = jax.eval_shape(
+            partial(self.agent.init, self.spaces), jax.random.key(0)
+        ).posterior
+        masks = jnp.zeros(posterior.num_members, self.agent.precision)
+        zero = jnp.zeros((), jnp.int32)
+        return Transition(observation, zero, reward, observation, jnp.zeros((), bool), masks)
+
+    def start(self, seed: Int32[Array, ""]) -> HostState:
+        """A new agent before the first step, as a pure function."""
+        keys = run_keys(seed)
+        agent = self.agent.init(self.spaces, keys.agent)
+
+        def per_env(x: Array) -> Array:
+            return jnp.broadcast_to(x, (self.num_envs, *x.shape))
+
+        agent = agent._replace(draw=jax.tree.map(per_env, agent.draw), stale=per_env(agent.stale))
+        item = self._transition()
+        none = jnp.full((), jnp.nan, self.agent.precision)
+        return HostState(
+            key=keys.run,
+            agent=agent,
+            replay=self.ring.init(self._rows.pack(item)),
+            observation=per_env(item.observation),
+            action=per_env(item.action),
+            masks=per_env(item.masks),
+            update_keys=UpdateKeys(*jax.random.split(keys.run, len(UpdateKeys._fields))),
+            calls=jnp.zeros((), jnp.int32),
+            largest_reward=jnp.zeros((), jnp.float32),
+            metrics=Metrics(*[none] * len(Metrics._fields)),
+            healthy=jnp.ones((), bool),
+        )
+
+    def _call(self, state: HostState, arrived: Arrived) -> tuple[HostState, Array]:
+        state = self._learn(*self._store(state, arrived))
+        state, action = self._act(state, arrived.observation)
+        return state, jnp.where(state.healthy, action, -1)
+
+    def _store(self, state: HostState, arrived: Arrived) -> tuple[HostState, DQNState]:
+        """Keep the last transitions; also gives the agent as it was before them."""
+        _, final, reward, terminated, truncated, taken = arrived
+        ended = (terminated | truncated) & taken
+        stored = ended if self.agent.truncation_terminates else terminated
+        item = Transition(state.observation, state.action, reward, final, stored, state.masks)
+        before = state.agent
+        state = state._replace(
+            replay=self.ring.add_some(state.replay, self._rows.pack(item, axes=1), taken),
+            agent=self.agent.stepped(before, ended, taken),
+            largest_reward=jnp.maximum(state.largest_reward, jnp.max(jnp.abs(reward))),
+        )
+        return state, before
+
+    def _learn(self, state: HostState, before: DQNState) -> HostState:
+        agent, every = state.agent, self.agent.update_every
+        due = self.agent.target_due(agent.steps, before.steps)
+        agent = jax.lax.cond(due, self.agent.move_target, lambda agent: agent, agent)
+        if every is not None:
+            count = agent.steps // every - before.steps // every
+        else:
+            count = (agent.episodes - before.episodes) * self.agent.updates_per_episode
+        count = jnp.where(agent.steps >= self.agent.learning_starts, count, 0)
+        # The replay stays out of what a branch or a loop carries, because it would be copied.
+        learner = Learner(agent, state.metrics, state.healthy)
+        if self._at_most_one_update:
+            once = partial(self._update, state, 0)
+            learner = jax.lax.cond(count > 0, once, lambda learner: learner, learner)
+        else:
+            learner = jax.lax.fori_loop(0, count, partial(self._update, state), learner)
+        return state._replace(**learner._asdict())
+
+    @property
+    def _at_most_one_update(self) -> bool:
+        return self.num_envs == 1 and self.agent.update_every is not None
+
+    def _update(self, state: HostState, i: Int32[Array, ""] | int, learner: Learner) -> Learner:
+        keys = state.update_keys
+        if not self._at_most_one_update:
+            keys = UpdateKeys(*(jax.random.fold_in(key, i) for key in keys))
+        batch = self._sample(state.replay, keys.sample, self.agent.batch_size)
+        agent, metrics = self.agent.update(learner.agent, batch, keys.learn)
+        agent = jax.lax.cond(
+            agent.updates % self.agent.condition_every == 0,
+            lambda: self.agent.condition(
+                agent, self._sample(state.replay, keys.condition, self.agent.condition_batch)
+            ),
+            lambda: agent,
+        )
+        finite = jnp.isfinite(metrics.loss) & jnp.isfinite(metrics.gradient)
+        healthy = learner.healthy & finite & (metrics.q_max < self._limit(state))
+        return Learner(agent, metrics, healthy)
+
+    def _limit(self, state: HostState) -> Array:
+        """A thousand times the greatest value that the rewards so far can add up to."""
+        horizon = 1 / max(1 - self.agent.gamma, 1e-4)
+        return 1e3 * horizon * jnp.maximum(state.largest_reward, 1.0)
+
+    def _act(self, state: HostState, observation: Array) -> tuple[HostState, Array]:
+        # A block has as many steps as an update takes, as in the compiled loop.
+        steps = self.agent.update_every or 1
+        step_keys, update_keys = block_keys(state.key, state.calls // steps, steps, 1)
+        keys = StepKeys(*(self._per_env(key) for key in step_keys[state.calls % steps]))
+        agent = jax.lax.cond(
+            jnp.any(state.agent.stale),
+            jax.vmap(self.agent.refresh, in_axes=(PER_ENV, 0), out_axes=PER_ENV),
+            lambda agent, _: agent,
+            state.agent,
+            keys.refresh,
+        )
+        act = jax.vmap(self.agent.act, in_axes=(PER_ENV, 0, 0))
+        action = act(agent, self.encode(observation), keys.act)
+        state = state._replace(
+            agent=agent,
+            observation=observation,
+            action=action,
+            masks=jax.vmap(lambda key: agent.posterior.masks(key, 1)[:, 0])(keys.mask),
+            update_keys=UpdateKeys(*update_keys[0]),
+            calls=state.calls + 1,
+        )
+        return state, action
+
+    def _per_env(self, key: Key) -> Shaped[Array, " envs"]:
+        return key[None] if self.num_envs == 1 else jax.random.split(key, self.num_envs)
+
+    def _sample(self, replay: RingState, key: Key, count: int) -> Transition:
+        items: Transition = self._rows.unpack(self.ring.sample(replay, key, count), axes=1)
+        return items._replace(
+            observation=self.encode(items.observation),
+            next_observation=self.encode(items.next_observation),
+        )
+
+    def encode(self, observation: Array) -> PyTree:
+        """Observations as a network takes them."""
+        if self.spaces.categories is not None:
+            return OneHot(observation, self.spaces.categories)
+        return observation
+
+
+def _copied(tree: PyTree) -> PyTree:
+    """Never an array that the next step uses up: a program may hand on its input as it is."""
+    return jax.tree.map(lambda x: x.copy(), tree)

@@ -1,0 +1,234 @@
+"""The host loop: the compiled loop's run step for step, and vectors of environments."""
+
+import functools
+from dataclasses import replace
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from randq.envs import CartPole, MountainCar, NChain
+from randq.envs.gym.stepper import Stepper
+from randq.exploration import Epsilon
+from randq.loops.compiled import Compiled
+from randq.loops.host import Host
+from randq.loops.keys import StepKeys, block_keys, run_keys
+from randq.posteriors import BayesLinear, Bootstrap
+from randq.presets import PRESETS
+
+TINY = {
+    "hidden": (8,),
+    "batch_size": 8,
+    "replay_capacity": 200,
+    "learning_starts": 13,
+    "target_every": 20,
+    "learning_rate": 0.02,
+    "gamma": 0.9,
+    "scale_inputs": True,
+}
+AGENTS = {
+    "ddqn": {"epsilon": Epsilon(decay=60, unit="steps")},
+    "noisy-dqn": {},
+    "bbqn": {"random_steps": 15},
+    "mnf-dqn": {},
+    "boot-dqn-prior": {"posterior": Bootstrap(heads=3, mask_probability=0.5, prior_scale=1.0)},
+    "bdqn": {"posterior": BayesLinear(), "condition_every": 5, "condition_batch": 16},
+}
+
+
+class Keyed(gymnasium.Env):
+    """An environment in JAX for Gymnasium, with the keys that the compiled loop would give it."""
+
+    def __init__(self, env, seed, block):
+        self.env, self.block, self.t = env, block, 0
+        low, high = env.observation_bounds
+        self.observation_space = gymnasium.spaces.Box(
+            np.broadcast_to(np.float32(low), env.observation_shape),
+            np.broadcast_to(np.float32(high), env.observation_shape),
+        )
+        self.action_space = gymnasium.spaces.Discrete(env.num_actions)
+        keys = run_keys(jnp.int32(seed))
+        self.key, self.reset_key = keys.run, keys.env
+        self.world = env.world(keys.world)
+        self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
+
+    def reset(self, *, seed=None, options=None):
+        self.state, observation = self._reset(self.world, self.reset_key)
+        return np.array(observation), {}
+
+    def step(self, action):
+        keys, _ = block_keys(self.key, jnp.int32(self.t // self.block), self.block, 1)
+        keys = StepKeys(*keys[self.t % self.block])
+        self.t, self.reset_key = self.t + 1, keys.reset
+        self.state, step = self._step(self.world, self.state, jnp.int32(action), keys.env)
+        observation, reward, terminated, truncated = (np.array(x) for x in step)
+        return observation, float(reward), bool(terminated), bool(truncated), {}
+
+
+def play(agent, stepper, calls, seed=0):
+    """The state after some steps, and the actions that were taken."""
+    host = Host(agent, stepper.spaces, stepper.num_envs)
+    state, actions = host.step(host.init(seed), stepper.reset())
+    taken = []
+    for _ in range(calls):
+        taken.append(np.asarray(actions))
+        state, actions = host.step(state, stepper.step(taken[-1]))
+    state = host._packing.unpack(state)
+    rows = host._rows.unpack(state.replay.items, axes=1)
+    return state._replace(replay=state.replay._replace(items=rows)), np.array(taken)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize(
+    ("env", "every"),
+    [(MountainCar(max_episode_steps=17), 1), (CartPole(), 4), (NChain(length=5), 3)],
+    ids=["mountain_car", "cart_pole", "nchain"],
+)
+def test_plays_the_run_of_the_compiled_loop_step_for_step(name, env, every, x64):
+    """In float64, where rounding does not decide which action is the best."""
+    if name != "mnf-dqn" and not isinstance(env, CartPole):
+        pytest.skip("one agent in all environments, and all agents in one")
+    settings = {**TINY, **AGENTS[name], "update_every": every, "precision": "float64"}
+    agent, blocks, seed = replace(PRESETS[name], **settings), 120 // every, 3
+
+    program = Compiled(agent, env)
+    theirs = program.init(jnp.array([seed], jnp.int32))
+    theirs, _ = program.run(theirs, 1)
+    for _ in range(blocks - 1):
+        theirs, _ = program.run(theirs, 1)
+    ours, actions = play(agent, Stepper(Keyed(env, seed, every)), every * blocks, seed)
+
+    steps = every * blocks
+    stored = jax.tree.map(lambda x: np.asarray(x[0, :steps]), theirs.replay.items)
+    kept = jax.tree.map(lambda x: np.asarray(x[:steps]), ours.replay.items)
+    assert len(np.unique(stored.action)) > 1
+    np.testing.assert_array_equal(actions[:, 0], stored.action)
+    for mine, other in zip(kept[1:3] + kept[4:], stored[1:3] + stored[4:], strict=True):
+        np.testing.assert_array_equal(mine, other)
+    # The arithmetic of an environment may be fused in another way inside the large program.
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    observe = jax.vmap(env.observe)
+    close(kept.observation, observe(stored.observation))
+    close(kept.next_observation, observe(stored.next_observation))
+    for count in ("steps", "episodes", "updates"):
+        assert int(getattr(ours.agent, count)) == int(getattr(theirs.agent, count)[0])
+    assert int(ours.agent.updates) > 20
+
+    def numbers(tree):
+        return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+    for mine, other in zip(
+        numbers(ours.agent.posterior), numbers(theirs.agent.posterior), strict=True
+    ):
+        np.testing.assert_allclose(mine, other[0], rtol=1e-4, atol=1e-5)
+
+
+class Clockwork(gymnasium.Env):
+    """Tells which episode of which environment it is in, and the time; ends after 3 or 4 steps."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1000, (3,))
+    action_space = gymnasium.spaces.Discrete(2, start=5)
+
+    def __init__(self, number):
+        self.number, self.episode = number, -1
+        self.actions = []
+
+    def _observation(self):
+        return np.array([self.number, self.episode, self.time], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.episode, self.time = self.episode + 1, 0
+        return self._observation(), {}
+
+    def step(self, action):
+        assert action in self.action_space
+        self.actions.append(int(action))
+        self.time += 1
+        odd = (self.episode + self.number) % 2
+        over = self.time == 3 + odd
+        reward = float(self.number + self.time)
+        return self._observation(), reward, over and bool(odd), over and not odd, {}
+
+
+def vector(mode, number=3):
+    makers = [functools.partial(Clockwork, i) for i in range(number)]
+    return SyncVectorEnv(makers, autoreset_mode=mode)
+
+
+@functools.cache
+def vector_run(mode):
+    agent = replace(PRESETS["mnf-dqn"], **TINY, update_every=4)
+    env = vector(mode)
+    state, _ = play(agent, Stepper(env), 20)
+    return env, jax.tree.map(np.asarray, state.replay), state.agent
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_every_autoreset_mode_stores_the_true_transitions(mode):
+    env, replay, agent = vector_run(mode)
+    items = jax.tree.map(lambda x: x[: replay.written], replay.items)
+    number, episode, time = items.observation.T
+    np.testing.assert_array_equal(
+        items.next_observation - items.observation, [[0, 0, 1]] * len(time)
+    )
+    np.testing.assert_array_equal(items.reward, number + time + 1)
+    odd = (episode + number) % 2 == 1
+    np.testing.assert_array_equal(items.terminated, odd & (time == 3))
+    for i in range(3):
+        mine = number == i
+        # Nothing is stored twice, and nothing left out but the idle steps of the mode.
+        ours = list(zip(episode[mine], time[mine], strict=True))
+        assert ours == sorted(set(ours))
+        lengths = [3 + (e + i) % 2 for e in range(int(episode[mine].max()))]
+        complete = [(e, t) for e, length in enumerate(lengths) for t in range(length)]
+        assert ours[: len(complete)] == complete
+        # The environment was told what is stored, counted as it counts.
+        told = np.array(env.envs[i].actions)
+        np.testing.assert_array_equal(told - 5, items.action[mine])
+    idle = 20 * 3 - int(replay.written)
+    assert (idle > 0) == (mode is AutoresetMode.NEXT_STEP)
+    assert int(agent.steps) == replay.written
+    updates = int(agent.steps) // 4 - TINY["learning_starts"] // 4
+    assert abs(int(agent.updates) - updates) <= 1
+
+
+def test_each_environment_holds_its_own_draw_and_redraws_it_when_its_episode_ends():
+    settings = {**TINY, "redraw_update": False, "update_every": 4}
+    agent = replace(PRESETS["mnf-dqn"], **settings)
+    stepper = Stepper(vector(AutoresetMode.SAME_STEP))
+    host = Host(agent, stepper.spaces, stepper.num_envs)
+    state, actions = host.step(host.init(0), stepper.reset())
+
+    def weights():
+        return np.asarray(host._packing.unpack(state).agent.draw.head.weight)
+
+    assert not np.array_equal(weights()[0], weights()[1])
+    seen = set()
+    for _ in range(12):
+        before = weights().copy()
+        arrived = stepper.step(np.asarray(actions))
+        state, actions = host.step(state, arrived)
+        changed = (weights() != before).any(axis=(1, 2))
+        ended = arrived.terminated | arrived.truncated
+        np.testing.assert_array_equal(changed, ended)
+        seen.add(tuple(ended))
+    assert len(seen) > 2
+
+
+def test_categories_are_rows_of_the_first_layer():
+    env = gymnasium.make("FrozenLake-v1", is_slippery=False)
+    agent = replace(PRESETS["ddqn"], **TINY, update_every=1)
+    state, _ = play(agent, Stepper(env), 60)
+    assert state.agent.posterior.network.hidden[0].weight.shape == (16, 8)
+    assert int(state.agent.updates) > 40
+    assert state.replay.items.observation.shape[1:] == ()
+
+
+def test_counts_updates_in_episodes_if_it_is_told_to():
+    agent = replace(PRESETS["bbqn"], **TINY, updates_per_episode=2)
+    state, _ = play(agent, Stepper(Clockwork(0)), 28)
+    assert int(state.agent.episodes) == 8
+    assert int(state.agent.updates) == 2 * 5  # those that ended before the 13th step have none
