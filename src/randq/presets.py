@@ -5,13 +5,13 @@ authors' n-chain experiment. `DOMAINS` says what a domain changes for all agents
 agent is tuned by itself. `docs/deviations.md` lists where the settings come from.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from randq.agents.dqn import DQN
-from randq.config import one_of
+from randq.config import one_of, override
 from randq.exploration import Epsilon
 from randq.posteriors import MNF, BayesLinear, Bootstrap, MeanField, Noisy, Point
+from randq.types import Spaces
 
 PRESETS: dict[str, DQN] = {
     "dqn": DQN(posterior=Point(), epsilon=Epsilon(), double=False),
@@ -46,8 +46,22 @@ CLASSIC = {
     "batch_size": 64,
     "replay_capacity": 50_000,
     "learning_starts": 500,
+    "adam_eps": 1e-8,
+    "alpha": 0.01,
+    "scale_inputs": True,
 }
-"""A first choice for continuous states; nothing has been searched for yet."""
+"""A first choice for vectors of numbers, where nothing has been searched for."""
+
+IMAGE = {
+    "update_every": 4,
+    "target_every": 1000,
+    "gamma": 0.99,
+    "hidden": (128,),
+    "learning_rate": 2.5e-4,
+    "replay_capacity": 20_000,
+    "learning_starts": 1000,
+}
+"""A first choice for images."""
 
 DOMAINS: dict[str, dict[str, Any]] = {
     # The authors store the end of the chain's time limit as a terminal state.
@@ -61,14 +75,50 @@ DOMAINS: dict[str, dict[str, Any]] = {
         "learning_rate": 3e-3,
         "hidden": (32,),
     },
-    "mountain_car": CLASSIC,
+    "mountain_car": {**CLASSIC, "update_every": 8, "gamma": 0.98},
     "cart_pole": CLASSIC,
     "acrobot": CLASSIC,
+    "vector": CLASSIC,
+    "image": IMAGE,
 }
-"""What a domain changes, for every agent."""
+"""What a domain changes, for every agent. The last two are for environments without a name here."""
+
+FALLING = {"epsilon": Epsilon(end=0.05, decay=10_000, unit="steps")}
+"""A first choice for exploration that is not a draw."""
+
+OWN: dict[str, dict[str, dict[str, Any]]] = {
+    # The best of 8 trials each: docs/searches/mountain_car.md.
+    "mountain_car": {
+        "mnf-dqn": {"posterior.initial_std": 0.02, "posterior.initial_z_std": 0.01},
+        "bbqn": {"posterior.initial_std": 0.01, "learning_rate": 5e-4},
+        "noisy-dqn": {"posterior.sigma0": 0.02, "learning_rate": 5e-4},
+        "ddqn": {"epsilon.decay": 100, "learning_rate": 5e-4},
+        "dqn": {"epsilon.decay": 100, "learning_rate": 5e-4},
+    },
+    **{
+        domain: {"dqn": FALLING, "ddqn": FALLING}
+        for domain in ("cart_pole", "acrobot", "vector", "image")
+    },
+}
+"""What a domain changes for one agent: what a search found, or how epsilon falls."""
+
+SAME = {
+    "CartPole-v1": "cart_pole",
+    "CartPole-v0": "cart_pole",
+    "Acrobot-v1": "acrobot",
+    "MountainCar-v0": "mountain_car",
+}
+"""Ids of Gymnasium, and the domain that they belong to."""
 
 
-def preset(agent: str, env: str | None = None) -> DQN:
+def domain(env_id: str | None, spaces: Spaces) -> str:
+    """Which settings suit an environment of Gymnasium, known or unknown."""
+    return SAME.get(env_id or "", "image" if len(spaces.observation_shape) == 3 else "vector")
+
+
+def preset(agent: str, domain: str | None = None) -> DQN:
     """The settings of an agent, in a domain that has settings of its own."""
     one_of("agent", agent, PRESETS)
-    return replace(PRESETS[agent], **DOMAINS.get(env or "", {}))
+    shared, own = DOMAINS.get(domain or "", {}), OWN.get(domain or "", {}).get(agent, {})
+    changed: DQN = override(PRESETS[agent], {**shared, **own})
+    return changed

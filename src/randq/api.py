@@ -1,0 +1,409 @@
+"""Agents for Gymnasium environments, in the shape that Stable-Baselines3 made familiar.
+
+agent = randq.make("mnf-dqn", "MountainCar-v0").learn(50_000)
+action, _ = agent.predict(observation)
+agent.uncertainty(observation)
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from randq import storage
+from randq.agents.dqn import DQN
+from randq.config import require, whole
+from randq.envs.gym import GymnasiumEnv, find
+from randq.envs.gym.stepper import Arrived, GymEnv, Stepper
+from randq.loops.host import Host, Memory, Packed
+from randq.presets import domain, preset
+from randq.settings import change, from_json, to_json
+from randq.types import Array, Key, PyTree, Shaped, Spaces
+
+
+class Played(NamedTuple):
+    """An episode of training."""
+
+    step: int
+    """Steps of the agent when it ended."""
+    episode_return: float
+    length: int
+
+
+class Progress(NamedTuple):
+    """What a callback sees after each step of the environment."""
+
+    steps: int
+    total_timesteps: int
+    episodes: tuple[Played, ...]
+    """The last hundred episodes."""
+    arrived: Arrived
+    """What the step led to."""
+
+    @property
+    def mean_return(self) -> float:
+        """Over the last hundred episodes; NaN before the first has ended."""
+        returns = [played.episode_return for played in self.episodes]
+        return float(np.mean(returns)) if returns else float("nan")
+
+
+Callback = Callable[["Agent", Progress], bool | None]
+"""Called after each step; what it returns stops training if it is `False`."""
+
+
+class Uncertainty(NamedTuple):
+    """How sure an agent is of an observation's values; for a batch, with a leading axis."""
+
+    mean: np.ndarray
+    """Mean of the draws' Q-values, for each action."""
+    std: np.ndarray
+    """Their standard deviation, for each action."""
+    disagreement: np.ndarray
+    """Share of the draws whose best action is not the most frequent one."""
+
+
+class Evaluation(NamedTuple):
+    """How an agent did, all its randomness disabled."""
+
+    mean: float
+    std: float
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One frozen draw of the posterior: always the same network."""
+
+    agent: "Agent"
+    draw: PyTree
+
+    def q_values(self, observation: Any) -> np.ndarray:
+        """Its Q-values for one observation, or for each of a batch."""
+        return self.agent.network(self.draw, observation)
+
+    def __call__(self, observation: Any) -> Any:
+        """Its best action for one observation, or for each of a batch."""
+        return self.agent.best(self.q_values(observation))
+
+
+class Agent:
+    """An agent that learns in a Gymnasium environment; `randq.make` and `randq.load` make one."""
+
+    def __init__(self, settings: DQN, spaces: Spaces) -> None:
+        self.settings = settings
+        """All settings, resolved."""
+        self.spaces = spaces
+        """What it knows of environments that it can play in."""
+        self.steps = 0
+        """Steps that it has learnt from."""
+        self.episodes: list[Played] = []
+        """Every episode of training."""
+        self._env: Stepper | None = None
+        self._host = Host(settings, spaces)
+        self._state: Packed | None = None
+        """None until it gets an environment."""
+        self._memory: Memory | None = None
+        """What is worth keeping of the state; None where that must be asked for anew."""
+        self._actions: np.ndarray | None = None
+        """What to do next; None if an episode must begin first."""
+        self._totals = np.zeros((2, 1))
+        """Return and length of the episode in each environment."""
+        self._seed: int | None = 0
+
+    # Learning
+
+    def set_env(self, env: GymEnv | str, seed: int | None = None) -> "Agent":
+        """Give it an environment to learn in, which must have the spaces that it was made for."""
+        stepper = Stepper(find(env) if isinstance(env, str) else env)
+        require(
+            stepper.spaces == self.spaces,
+            "env",
+            f"{stepper.observation_space} and {stepper.action_space}",
+            f"the spaces that the agent was made for, {self.spaces}",
+        )
+        known = None if self._state is None and self._memory is None else self._now
+        host = Host(self.settings, self.spaces, stepper.num_envs)
+        host.check_fits()
+        self._host, self._state = host, host.init(0 if seed is None else seed, known)
+        self._env, self._seed, self._actions, self._memory = stepper, seed, None, None
+        return self
+
+    def learn(
+        self, total_timesteps: int, progress_bar: bool = True, callback: Callback | None = None
+    ) -> "Agent":
+        """Take so many further steps in the environment, and learn from them.
+
+        Can be called again to go on. Ctrl-C stops after a step, and keeps what was learnt.
+        """
+        whole("total_timesteps", total_timesteps, at_least=1)
+        takes = "an agent that has one: randq.load(path, env), or agent.set_env(env)"
+        require(self._env is not None, "env", None, takes)
+        assert self._env is not None
+        done = 0
+        with ExitStack() as stack:
+            interrupted = stack.enter_context(_interrupts())
+            show = stack.enter_context(_bar(total_timesteps)) if progress_bar else None
+            if self._actions is None:
+                self._totals = np.zeros((2, self._env.num_envs))
+                self._take_in(self._env.reset(self._seed))
+                self._seed = None
+            while done < total_timesteps:
+                assert self._actions is not None
+                actions, self._actions = self._actions, None  # if this step fails, begin anew
+                arrived = self._env.step(actions)
+                self._take_in(arrived)
+                self._log(arrived)
+                done += int(arrived.taken.sum())
+                if show is not None:
+                    show(done, self)
+                if callback is not None:
+                    last = tuple(self.episodes[-100:])
+                    if callback(self, Progress(done, total_timesteps, last, arrived)) is False:
+                        break
+                if interrupted():
+                    raise KeyboardInterrupt
+        return self
+
+    def _take_in(self, arrived: Arrived) -> None:
+        assert self._state is not None
+        self._state, chosen = self._host.step(self._state, arrived)
+        self._memory = None
+        actions = np.asarray(chosen)
+        if actions[0] < 0:
+            self._host.check(self._state)
+        self._actions = actions
+
+    def _log(self, arrived: Arrived) -> None:
+        self._totals[0] += arrived.reward * arrived.taken
+        self._totals[1] += arrived.taken
+        ended = arrived.taken & (arrived.terminated | arrived.truncated)
+        self.steps += int(arrived.taken.sum())
+        if ended.any():
+            for i in np.flatnonzero(ended):
+                total, length = self._totals[:, i]
+                self.episodes.append(Played(self.steps, float(total), int(length)))
+            self._totals[:, ended] = 0
+
+    # Acting
+
+    def predict(
+        self, observation: Any, deterministic: bool = True
+    ) -> tuple[np.ndarray | np.integer[Any], None]:
+        """The action for one observation, or for each of a batch; and None, for recurrent agents.
+
+        Deterministic: that of the posterior's mean (of the majority, for an ensemble). Otherwise
+        that of the draw which the agent holds to explore with.
+        """
+        if deterministic:
+            scores = self._on(observation, self._programs.scores, self._now.agent.posterior)
+        else:
+            scores = self._on(observation, self._programs.held, self._now)
+        return self.best(scores), None
+
+    def q_values(self, observation: Any) -> np.ndarray:
+        """Q-values of the posterior's mean, for one observation or for each of a batch."""
+        return self._on(observation, self._programs.mean, self._now.agent.posterior)
+
+    def q_samples(self, observation: Any, n: int = 100, key: int | Key = 0) -> np.ndarray:
+        """Q-values of n draws: an axis of draws before those of `q_values`."""
+        whole("n", n, at_least=1)
+        keys = jax.random.split(_key(key), n)
+        return self._on(observation, self._programs.samples, self._now.agent.posterior, keys)
+
+    def uncertainty(self, observation: Any, n: int = 100, key: int | Key = 0) -> Uncertainty:
+        """How far n draws differ, for one observation or for each of a batch."""
+        samples = self.q_samples(observation, n, key)
+        best = np.argmax(samples, axis=-1)
+        votes = np.stack([np.mean(best == a, axis=0) for a in range(self.spaces.num_actions)])
+        return Uncertainty(samples.mean(axis=0), samples.std(axis=0), 1 - votes.max(axis=0))
+
+    def sample(self, key: int | Key) -> Policy:
+        """One draw of the posterior, as a policy that stays as it is."""
+        draw = self._programs.draw(self._now.agent.posterior, _key(key))
+        # A program may hand on its input; learning would then use up what the policy holds.
+        return Policy(self, jax.tree.map(lambda x: jnp.array(x, copy=True), draw))
+
+    def network(self, draw: PyTree, observation: Any) -> np.ndarray:
+        """What a network of fixed weights makes of one observation, or of each of a batch."""
+        return self._on(observation, self._programs.network, draw)
+
+    def best(self, scores: np.ndarray) -> np.ndarray | np.integer[Any]:
+        """The best-scored actions, as the environment counts them."""
+        best: np.ndarray | np.integer[Any] = np.argmax(scores, axis=-1) + self.spaces.first_action
+        return best
+
+    def _on(self, observation: Any, program: Any, *arguments: Any) -> np.ndarray:
+        """Call a program with observations that are checked and have a batch axis."""
+        xs = np.asarray(observation)
+        shape = self.spaces.observation_shape
+        takes = f"shape {shape}, or {('batch', *shape)} for a batch, as the environment has it"
+        batched = xs.ndim == len(shape) + 1
+        fits = xs.shape[int(batched) :] == shape and xs.ndim - batched == len(shape)
+        require(fits and xs.dtype.kind in "fiub", "observation", xs.shape, takes)
+        if xs.dtype.kind == "f":
+            require(bool(np.isfinite(xs).all()), "observation", observation, "finite numbers")
+        if self.spaces.categories is not None:
+            xs = xs - self.spaces.first_category
+            known = bool(np.all((xs >= 0) & (xs < self.spaces.categories)))
+            require(known, "observation", observation, f"one of {self.spaces.categories} numbers")
+        xs = (xs if batched else xs[None]).astype(self.spaces.dtype)
+        values = np.asarray(program(*arguments, self._host.encode(jnp.asarray(xs))))
+        return values if batched else values[..., 0, :]
+
+    @cached_property
+    def _programs(self) -> "_Programs":
+        return _Programs(self.settings)
+
+    @property
+    def _now(self) -> Memory:
+        if self._memory is None:
+            assert self._state is not None
+            self._memory = self._host.memory(self._state)
+        return self._memory
+
+    # Keeping
+
+    def save(self, path: str | Path) -> None:
+        """Write it to one file of plain arrays and settings, whole or not at all."""
+        storage.save(Path(path), self._now, to_json(self._host))
+
+
+class _Programs:
+    """What is asked of a posterior, compiled."""
+
+    def __init__(self, settings: DQN) -> None:
+        over_batch = jax.vmap
+
+        def samples(posterior: Any, keys: Shaped[Array, " n"], xs: Any) -> Array:
+            return jax.lax.map(lambda key: over_batch(posterior.sample(key).network)(xs), keys)
+
+        def held(memory: Memory, xs: Any) -> Array:
+            return over_batch(memory.held(settings))(xs)
+
+        self.scores = jax.jit(lambda posterior, xs: over_batch(posterior.evaluator())(xs))
+        self.mean = jax.jit(lambda posterior, xs: over_batch(posterior.mean())(xs))
+        self.samples = jax.jit(samples)
+        self.held = jax.jit(held)
+        self.draw = jax.jit(lambda posterior, key: posterior.sample(key).network)
+        self.network = jax.jit(lambda network, xs: over_batch(network)(xs))
+
+
+def make(name: str, env: GymEnv | str, *, seed: int = 0, **settings: Any) -> Agent:
+    """An agent by the name of its preset, for an environment or the name of one.
+
+    Settings are those of `DQN`; one inside another is given by its dotted name:
+    `make("mnf-dqn", env, **{"posterior.flow_steps": 2})`.
+    """
+    whole("seed", seed, at_least=0)
+    require(seed < 2**31, "seed", seed, "an integer below 2**31")
+    made = find(env) if isinstance(env, str) else env
+    stepper = Stepper(made)
+    agent = change(preset(name, _domain(made, stepper.spaces)), settings)
+    return Agent(agent, stepper.spaces).set_env(made, seed)
+
+
+def load(path: str | Path, env: GymEnv | str | None = None) -> Agent:
+    """An agent that was saved; with an environment, it can learn on (with an empty replay)."""
+    path = Path(path)
+    header = storage.read_header(path)
+    try:
+        host = from_json(Host, header)
+        like = host.memory_shape
+    except ValueError as error:
+        raise storage.StorageError(f"{path}: not an agent of this randq ({error})") from error
+    agent = Agent(host.agent, host.spaces)
+    agent._host, agent._memory = host, storage.load(path, like)
+    agent.steps = int(agent._now.agent.steps)
+    return agent if env is None else agent.set_env(env)
+
+
+def evaluate(
+    agent: Agent | Policy, env: GymEnv | str, episodes: int = 10, seed: int = 0
+) -> Evaluation:
+    """Play episodes with all randomness of the agent disabled, or with one draw of it.
+
+    Give it an environment of its own: the agent's would lose the episode that it is in.
+    """
+    whole("episodes", episodes, at_least=1)
+    stepper = Stepper(find(env) if isinstance(env, str) else env)
+    totals = np.zeros((2, stepper.num_envs))
+    found: list[tuple[float, float]] = []
+    act = agent if isinstance(agent, Policy) else lambda xs: agent.predict(xs)[0]
+    arrived = stepper.reset(seed)
+    while len(found) < episodes:
+        seen = arrived.observation
+        if stepper.spaces.categories is not None:
+            seen = seen + stepper.spaces.first_category
+        arrived = stepper.step(np.asarray(act(seen)) - stepper.spaces.first_action)
+        totals[0] += arrived.reward * arrived.taken
+        totals[1] += arrived.taken
+        ended = arrived.taken & (arrived.terminated | arrived.truncated)
+        found += [(totals[0, i], totals[1, i]) for i in np.flatnonzero(ended)]
+        totals[:, ended] = 0
+    returns = tuple(float(total) for total, _ in found[:episodes])
+    lengths = tuple(int(length) for _, length in found[:episodes])
+    return Evaluation(float(np.mean(returns)), float(np.std(returns)), returns, lengths)
+
+
+def _domain(env: GymEnv, spaces: Spaces) -> str:
+    """Which settings to begin with: those of a known environment, or of one with such spaces."""
+    inner = env.unwrapped
+    if isinstance(inner, GymnasiumEnv):
+        return inner.name
+    return domain(env.spec.id if env.spec else None, spaces)
+
+
+def _key(key: int | Key) -> Key:
+    return jax.random.key(key) if isinstance(key, int) else key
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Hold Ctrl-C back until a step is done, because half a step would lose the agent."""
+    caught = False
+
+    def catch(*_: object) -> None:
+        nonlocal caught
+        caught = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, catch)
+    try:
+        yield lambda: caught
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[int, Agent], None]]:
+    """A progress bar, redrawn a few times a second."""
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Bar(*columns, TimeRemainingColumn()) as bar:
+        task = bar.add_task("compiling", total=total)
+        start, shown = time.perf_counter(), 0.0
+
+        def show(done: int, agent: Agent) -> None:
+            nonlocal shown
+            now = time.perf_counter()
+            if now - shown > 0.2 or done >= total:
+                shown = now
+                last = [played.episode_return for played in agent.episodes[-100:]]
+                mean = f", mean return {np.mean(last):.1f}" if last else ""
+                words = f"{len(agent.episodes)} episodes{mean}, {done / (now - start):,.0f} steps/s"
+                bar.update(task, completed=done, description=words)
+
+        yield show

@@ -1,0 +1,363 @@
+"""The Python API: what a user does, and what can go wrong in an environment of one's own."""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+import randq
+from randq.api import Policy
+from randq.envs.gym.stepper import BrokenEnvironmentError
+from randq.loops.host import DivergedError
+from randq.posteriors import MNF
+from randq.presets import PRESETS
+from randq.storage import StorageError
+
+TINY = {
+    "hidden": (8,),
+    "batch_size": 8,
+    "replay_capacity": 100,
+    "learning_starts": 10,
+    "target_every": 20,
+}
+
+
+class Corridor(gymnasium.Env):
+    """Walk right five times for a reward; hooks let a test break it."""
+
+    observation_space = gymnasium.spaces.Box(0, 5, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, **hooks):
+        self.hooks, self.steps = hooks, 0
+
+    def _hook(self, name, value):
+        hook = self.hooks.get(name)
+        return value if hook is None or self.steps < 7 else hook(self)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.time = 0, 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps, self.time = self.steps + 1, self.time + 1
+        if "act" in self.hooks:
+            self.hooks["act"](self)
+        self.place = max(0, self.place + 2 * int(action) - 1)
+        observation = self._hook("observation", np.array([self.place], np.float32))
+        reward = self._hook("reward", float(self.place == 5))
+        return observation, reward, self.place == 5, self.time == 20, {}
+
+
+def make(name="mnf-dqn", env=None, **settings):
+    return randq.make(name, env or Corridor(), **{**TINY, **settings})
+
+
+@functools.cache
+def learnt(name):
+    return make(name, seed=1).learn(60, progress_bar=False)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_agent_learns_predicts_and_says_how_sure_it_is(name):
+    agent = learnt(name)
+    assert agent.steps == 60
+    assert sum(played.length for played in agent.episodes) <= 60
+    one, batch = np.array([2.0]), np.array([[0.0], [2.0], [4.0]])
+    action, state = agent.predict(one)
+    assert action in agent._env.action_space
+    assert state is None
+    assert agent.predict(batch, deterministic=False)[0].shape == (3,)
+    assert agent.q_values(one).shape == (2,)
+    np.testing.assert_allclose(agent.q_values(batch)[1], agent.q_values(one), atol=1e-6)
+    samples = agent.q_samples(batch, 20)
+    assert samples.shape == (20, 3, 2)
+    mean, std, disagreement = agent.uncertainty(batch, 20)
+    np.testing.assert_allclose(std, samples.std(axis=0))
+    np.testing.assert_allclose(mean, samples.mean(axis=0))
+    best = samples.argmax(axis=-1)
+    share = [1 - max(np.mean(best[:, i] == a) for a in (0, 1)) for i in range(3)]
+    np.testing.assert_allclose(disagreement, share)
+    assert (std.max() < 1e-6) == (name in ("dqn", "ddqn"))
+    assert agent.uncertainty(one).std.shape == (2,)
+
+
+def test_predicts_with_the_mean_or_with_the_draw_that_it_holds():
+    agent = learnt("mnf-dqn")
+    xs = np.linspace(0, 5, 30)[:, None]
+    np.testing.assert_array_equal(agent.predict(xs)[0], agent.q_values(xs).argmax(axis=1))
+    draw = jax.tree.map(lambda x: x[0], agent._now.agent.draw)
+    held = jax.vmap(draw)(xs.astype(np.float32)).argmax(axis=1)
+    assert not bool(agent._now.agent.stale[0])
+    np.testing.assert_array_equal(agent.predict(xs, deterministic=False)[0], held)
+
+
+@pytest.mark.parametrize("name", ["mnf-dqn", "ddqn"])
+def test_a_policy_is_one_draw_and_stays_as_it_is(name):
+    agent = make(name).learn(30, progress_bar=False)
+    xs = np.linspace(0, 5, 9)[:, None]
+    policy, other = agent.sample(jax.random.key(3)), agent.sample(4)
+    assert isinstance(policy, Policy)
+    before = policy.q_values(xs)
+    np.testing.assert_array_equal(agent.sample(3).q_values(xs), before)
+    if name == "mnf-dqn":
+        assert not np.array_equal(other.q_values(xs), before)
+    agent.learn(30, progress_bar=False)
+    np.testing.assert_array_equal(policy.q_values(xs), before)
+    np.testing.assert_array_equal(policy(xs), before.argmax(axis=1))
+    assert randq.evaluate(policy, Corridor(), 2).lengths
+
+
+def test_the_same_seed_learns_the_same_and_asking_changes_nothing():
+    runs = []
+    for asks in (False, True):
+        agent = make(seed=5)
+        for _ in range(3):
+            agent.learn(20, progress_bar=False)
+            if asks:
+                agent.uncertainty(np.zeros(1))
+                agent.predict(np.zeros(1), deterministic=False)
+                randq.evaluate(agent, Corridor(), 1)
+        runs.append(agent)
+    assert runs[0].episodes == runs[1].episodes
+    np.testing.assert_array_equal(*(agent.q_values(np.ones(1)) for agent in runs))
+    assert make(seed=6).learn(60, progress_bar=False).episodes != runs[0].episodes
+
+
+def test_a_callback_sees_every_step_and_can_stop():
+    seen = []
+
+    def callback(agent, progress):
+        seen.append((progress.steps, agent.steps, float(progress.arrived.reward[0])))
+        return progress.steps < 25
+
+    agent = make().learn(60, progress_bar=False, callback=callback)
+    assert [steps for steps, _, _ in seen] == list(range(1, 26))
+    assert agent.steps == 25
+
+
+def test_shows_a_progress_bar(capsys):
+    make("ddqn").learn(20)
+    assert "20" in capsys.readouterr().out
+
+
+def test_learns_to_walk_the_corridor():
+    """Epsilon-greedy needs luck for five steps in a row at the start; any agent can do it here."""
+    agent = randq.make(
+        "mnf-dqn", Corridor(), seed=0, hidden=(16,), learning_starts=50, target_every=50
+    )
+    agent.learn(2500, progress_bar=False)
+    evaluation = randq.evaluate(agent, Corridor(), 3)
+    assert evaluation.returns == (1.0, 1.0, 1.0)
+    assert evaluation.lengths == (5, 5, 5)
+    assert evaluation.mean == 1.0
+    assert evaluation.std == 0.0
+
+
+def test_a_vector_of_environments():
+    env = SyncVectorEnv([Corridor] * 3)
+    agent = make(env=env).learn(60, progress_bar=False)
+    assert 60 <= agent.steps < 63
+    assert randq.evaluate(agent, SyncVectorEnv([Corridor] * 2), 3).lengths
+
+
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "mountain_car", "randq/DeepSea-v0", "FrozenLake-v1"]
+)
+def test_environments_by_name(name):
+    assert randq.make("ddqn", name, **TINY).learn(12, progress_bar=False).steps == 12
+
+
+def test_minatar_by_name():
+    agent = randq.make("mnf-dqn", "MinAtar/Breakout-v1", **TINY, filters=((4, 3, 1),))
+    agent.learn(30, progress_bar=False)
+    assert agent.spaces.dtype == "bool"
+    assert agent._now.agent.posterior.network.convolutions
+    assert agent.predict(np.zeros((10, 10, 4), bool))[0] in range(3)
+
+
+def test_settings_by_dotted_name_or_as_records():
+    assert make(**{"posterior.flow_steps": 2}).settings.posterior == MNF(flow_steps=2)
+    assert make(posterior=MNF(flow_steps=3)).settings.posterior.flow_steps == 3
+
+
+# What can go wrong
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: randq.make("mnf-dpn", Corridor()), "agent: got 'mnf-dpn'.*did you mean 'mnf-dqn'"),
+        (lambda: randq.make("dqn", "CartPol-v1"), "env: got 'CartPol-v1'.*did you mean 'CartPole"),
+        (lambda: randq.make("dqn", Corridor(), gama=1), "got 'gama'.*did you mean 'gamma'"),
+        (lambda: randq.make("dqn", Corridor(), gamma=2), "gamma: got 2"),
+        (lambda: randq.make("dqn", "Pendulum-v1"), "action space: got Box.*takes a Discrete"),
+        (lambda: randq.make("dqn", "Blackjack-v1"), "observation space: got Tuple.*takes a Box"),
+        (lambda: make(replay_capacity=10**12), "replay_capacity: got .* GB of memory"),
+        (lambda: make().learn(0), "total_timesteps: got 0"),
+        (lambda: make().predict(np.zeros(3)), r"observation: got \(3,\), takes shape \(1,\)"),
+        (lambda: make().predict(np.array([np.nan])), "observation: got .*nan.*takes finite"),
+        (lambda: make().predict(["a"]), "observation: got"),
+        (lambda: randq.evaluate(make(), Corridor(), 0), "episodes: got 0"),
+    ],
+)
+def test_refuses_in_one_sentence(call, says):
+    with pytest.raises(ValueError, match=says) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("'dqn', 3", "env: got 3, takes a Gymnasium environment"),
+        ("'dqn', 'CartPole-v1', double='no'", "double: got 'no', takes true or false"),
+        ("'dqn', 'CartPole-v1', hidden=64", "hidden: got 64, takes a list"),
+    ],
+)
+def test_refuses_values_of_a_wrong_type(arguments, says):
+    """In another process, because in this one every annotation is checked before."""
+    code = f"import randq; randq.make({arguments})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.stderr.splitlines()[-1].startswith(f"ValueError: {says}")
+
+
+@pytest.mark.parametrize(
+    ("hooks", "says"),
+    [
+        ({"reward": lambda env: np.nan}, "step 7: the environment returned the reward nan"),
+        ({"reward": lambda env: float("inf")}, "the reward inf"),
+        ({"reward": lambda env: "much"}, "the reward 'much'; a reward is one number"),
+        ({"reward": lambda env: np.ones(2)}, "a reward is one number"),
+        ({"observation": lambda env: np.zeros(2)}, r"an observation of shape \(2,\); its space"),
+        ({"observation": lambda env: np.full(1, np.nan)}, r"an observation with nan at \[0\]"),
+        ({"observation": lambda env: np.array(["x"])}, "an observation of type"),
+    ],
+)
+def test_an_environment_that_breaks_its_contract_stops_learning_and_nothing_is_lost(hooks, says):
+    agent = make("dqn", Corridor(**hooks), learning_starts=2)
+    with pytest.raises(BrokenEnvironmentError, match=says):
+        agent.learn(60, progress_bar=False)
+    assert agent.steps == 6
+    assert np.isfinite(agent.q_values(np.zeros(1))).all()
+    agent._env.env.hooks = {}
+    assert agent.learn(20, progress_bar=False).steps == 26
+
+
+def test_a_space_that_changes_is_noticed():
+    def change(env):
+        if env.steps == 30:
+            env.observation_space = gymnasium.spaces.Box(0, 5, (2,))
+
+    agent = make("dqn", Corridor(act=change))
+    with pytest.raises(BrokenEnvironmentError, match=r"another observation space, .*it began with"):
+        agent.learn(100, progress_bar=False)
+
+
+def test_an_error_of_the_environment_is_passed_on_and_nothing_is_lost():
+    def fail(env):
+        if env.steps == 9:
+            raise OSError("simulator lost")
+
+    agent = make("dqn", Corridor(act=fail))
+    with pytest.raises(OSError, match="simulator lost"):
+        agent.learn(60, progress_bar=False)
+    assert agent.learn(20, progress_bar=False).steps == 28
+
+
+@pytest.mark.parametrize("envs", [1, 2])
+def test_values_that_explode_stop_learning_and_the_last_good_ones_are_kept(envs):
+    corridors = [Corridor] * envs
+    env = SyncVectorEnv(corridors) if envs > 1 else Corridor()
+    agent = make("dqn", env, learning_rate=1e6, max_grad_norm=None, loss="squared")
+    with pytest.raises(DivergedError, match=r"step \d+: learning diverged.*lower learning_rate"):
+        agent.learn(500, progress_bar=False)
+    assert np.isfinite(agent.q_values(np.zeros(1))).all()
+
+
+def test_ctrl_c_stops_after_a_step_and_nothing_is_lost():
+    agent = make("dqn")
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        agent.learn(10**9, progress_bar=False)
+    steps = agent.steps
+    assert agent.learn(5, progress_bar=False).steps == steps + 5
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# Saved agents
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_saved_agent_is_the_same(name, tmp_path):
+    agent = learnt(name)
+    agent.save(tmp_path / "agent.randq")
+    loaded = randq.load(tmp_path / "agent.randq")
+    xs = np.linspace(0, 5, 9)[:, None]
+    assert loaded.settings == agent.settings
+    assert loaded.steps == 60
+    np.testing.assert_array_equal(loaded.q_values(xs), agent.q_values(xs))
+    np.testing.assert_array_equal(loaded.q_samples(xs, 5), agent.q_samples(xs, 5))
+    for deterministic in (True, False):
+        ours, theirs = (a.predict(xs, deterministic)[0] for a in (agent, loaded))
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_loaded_agent_learns_on_also_in_a_vector(tmp_path):
+    learnt("mnf-dqn").save(tmp_path / "agent")
+    with pytest.raises(ValueError, match="env: got None, takes an agent that has one"):
+        randq.load(tmp_path / "agent").learn(10)
+    one = randq.load(tmp_path / "agent", Corridor()).learn(10, progress_bar=False)
+    two = randq.load(str(tmp_path / "agent"), SyncVectorEnv([Corridor] * 2))
+    assert one.steps == 70
+    assert two.learn(10, progress_bar=False).steps == 70
+    with pytest.raises(ValueError, match=r"env: got .* the spaces that the agent was made for"):
+        randq.load(tmp_path / "agent", "CartPole-v1")
+
+
+def test_refuses_what_is_not_an_agent(tmp_path):
+    path = tmp_path / "agent"
+    learnt("ddqn").save(path)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:50], whole[:-1], whole[:-9] + b"x" + whole[-8:], b"pickle" * 99):
+        path.write_bytes(damaged)
+        with pytest.raises(StorageError, match="agent"):
+            randq.load(path)
+    with pytest.raises(StorageError, match="missing"):
+        randq.load(tmp_path / "missing")
+
+
+class Shifted(gymnasium.Env):
+    """Observations and actions that are counted from elsewhere."""
+
+    observation_space = gymnasium.spaces.Discrete(3, start=10)
+    action_space = gymnasium.spaces.Discrete(2, start=-4)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return 10, {}
+
+    def step(self, action):
+        assert self.action_space.contains(int(action))
+        self.time += 1
+        return 10 + self.time % 3, float(action == -3), False, self.time == 6, {}
+
+
+def test_spaces_that_do_not_begin_at_zero():
+    agent = make("dqn", Shifted()).learn(80, progress_bar=False)
+    assert agent.predict(11)[0] in (-4, -3)
+    assert agent.predict(np.array([10, 12]))[0].shape == (2,)
+    assert agent.q_values(12).shape == (2,)
+    assert 0 <= randq.evaluate(agent, Shifted(), 2).mean <= 6
+    with pytest.raises(ValueError, match="observation: got 9, takes one of 3 numbers"):
+        agent.predict(9)
