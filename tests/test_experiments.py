@@ -10,7 +10,7 @@ from rich.console import Console
 
 from randq.cli import main
 from randq.experiments import EXPERIMENTS, SEARCHES
-from randq.experiments.search import scores
+from randq.experiments.search import best_first, scores
 from randq.presets import PRESETS
 from randq.reproduce import ReproduceCommand, SearchCommand
 from randq.sweep import Finished, Job
@@ -77,7 +77,7 @@ def test_what_failed_is_missing_from_the_table(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["reproduce", "figure2"], "figure: got 'figure2', takes one of figure1, deep_sea"),
+        (["reproduce", "figure8"], "figure: got 'figure8', takes one of figure1, figure2,"),
         (["reproduce", "deep_sea", "--scale", "paper"], "scale of deep_sea: got 'paper'"),
         (["reproduce", "figure1", "--scale", "full"], "scale of figure1: got 'full'"),
         (["search", "nchian"], "name: got 'nchian', takes one of nchain (did you mean 'nchain'?)"),
@@ -127,13 +127,32 @@ def test_scores_count_a_censored_run_as_its_budget():
         (job, results(job, lambda seed, job=job: times[job.overrides["gamma"]][seed - 5]))
         for job in search.jobs()
     ]
-    found = scores(done)
+    found = scores(search, done)
     better, worse = found["ddqn", (("gamma", 0.9),)], found["ddqn", (("gamma", 0.99),)]
     assert better.medians == (30.0,) * 3
-    assert better.censored == (1,) * 3
+    assert better.failed == (1,) * 3
     assert better.mean == pytest.approx((10 + 40 + 30) / 3)
     assert worse.medians == (math.inf,) * 3
     assert worse.mean == pytest.approx((40 + 40 + 20) / 3)
+
+
+def test_scores_by_the_return_of_the_last_episodes():
+    """Evaluations of the last 100 episodes count, and a seed without any success is counted."""
+    search = replace(SEARCHES["mountain_car"], grids={"ddqn": {"gamma": (0.9, 0.99)}})
+    done = []
+    for job in search.jobs():
+        assert job.curves
+        assert job.evaluate_every == 10
+        last = {0.9: -200.0, 0.99: -100.0}[job.overrides["gamma"]]
+        evaluations = [[i, -1000.0 if i <= 400 else last] for i in range(10, 501, 10)]
+        rows = [{"evaluations": evaluations, "first_good": 7} for _ in search.seeds]
+        rows[0] = {"evaluations": [[i, -1000.0] for i in range(10, 501, 10)], "first_good": None}
+        done.append((job, {"seeds": rows}))
+    found = scores(search, done)
+    worse, better = found["ddqn", (("gamma", 0.9),)], found["ddqn", (("gamma", 0.99),)]
+    assert (worse.medians, worse.failed) == ((-200.0,), (1,))
+    assert better.mean == pytest.approx((3 * -100 - 1000) / 4)
+    assert best_first(search, better) < best_first(search, worse)
 
 
 def test_the_command_sorts_trials_and_resumes(tmp_path, monkeypatch):

@@ -249,7 +249,7 @@ def test_drawing_copes_with_gaps_and_with_nothing(tmp_path):
     ("wrong", "says"),
     [
         ({"scale": "quik"}, "did you mean 'quick'"),
-        ({"figure": "figure7"}, "did you mean 'figure1'"),
+        ({"figure": "figure7"}, "did you mean 'figure"),
         ({"workers": 0}, "workers: got 0"),
     ],
 )

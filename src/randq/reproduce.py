@@ -21,14 +21,18 @@ from rich.progress import (
 from randq import sweep
 from randq.config import one_of, whole, writable_folder
 from randq.experiments import EXPERIMENTS, SEARCHES, Experiment
-from randq.report import deep_sea, search, verdict
+from randq.report import deep_sea, figure2, search, verdict
 from randq.report.page import Page
 from randq.sweep import local
 
 Report = Callable[[Page, sweep.Results], None]
 """Shows what came of an experiment, and keeps it in the experiment's folder."""
 
-REPORTS: dict[str, Report] = {"figure1": verdict.report, "deep_sea": deep_sea.report}
+REPORTS: dict[str, Report] = {
+    "figure1": verdict.report,
+    "figure2": figure2.report,
+    "deep_sea": deep_sea.report,
+}
 """What each experiment shows at the end."""
 
 Scale = Literal["smoke", "quick", "paper", "full"]

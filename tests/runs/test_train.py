@@ -204,7 +204,17 @@ def test_censored_median(values, median):
 
 
 def test_json_has_its_stable_keys(tmp_path):
-    outcome = Outcome((3, 4), (17, None), (None, 2), (40, 39), (10.0, None), 1234.5, 6.7)
+    curves = {"first_good": (1, None), "returns": ((), ()), "evaluations": ((), ())}
+    outcome = Outcome(
+        seeds=(3, 4),
+        solved_at=(17, None),
+        solved_training=(None, 2),
+        episodes=(40, 39),
+        final_return=(10.0, None),
+        steps_per_second=1234.5,
+        seconds=6.7,
+        **curves,
+    )
     summary = outcome.as_json("mnf-dqn", "nchain")
     assert {
         "agent",

@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 
 from randq.experiments.deep_sea import DEEP_SEA_SCALES
 from randq.experiments.figure1 import FIGURE1_SCALES
+from randq.experiments.figure2 import FIGURE2_SCALES
 from randq.experiments.search import SEARCHES
 from randq.sweep import Job
 
@@ -21,6 +22,7 @@ class Experiment(Protocol):
 
 EXPERIMENTS: Mapping[str, Mapping[str, Experiment]] = {
     "figure1": FIGURE1_SCALES,
+    "figure2": FIGURE2_SCALES,
     "deep_sea": DEEP_SEA_SCALES,
 }
 """Every experiment by name and scale."""

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from randq.config import require
+from randq.config import one_of, require
 from randq.sweep import Job, Result
 
+Measure = Literal["solved_at", "last_return"]
 Trial = tuple[tuple[str, Any], ...]
 """Settings that are tried together, by dotted name."""
 
@@ -26,8 +27,12 @@ class Search:
     """Settings of the environment; every trial runs in all of them."""
     seeds: range
     episodes: int
+    measure: Measure = "solved_at"
+    """What a seed is judged by: when it solved the task, or its return at the end."""
+    evaluate_every: int = 1
 
     def __post_init__(self) -> None:
+        one_of("measure", self.measure, get_args(Measure))
         sizes = {agent: len(self.trials(agent)) for agent in self.grids}
         require(len(set(sizes.values())) == 1, "grids", sizes, "as many trials for every agent")
 
@@ -37,7 +42,16 @@ class Search:
 
     def jobs(self) -> list[Job]:
         return [
-            Job(agent, self.env, tuple(self.seeds), place, dict(trial), episodes=self.episodes)
+            Job(
+                agent,
+                self.env,
+                tuple(self.seeds),
+                place,
+                dict(trial),
+                episodes=self.episodes,
+                evaluate_every=self.evaluate_every,
+                curves=self.measure == "last_return",
+            )
             for place in self.places
             for agent in self.grids
             for trial in self.trials(agent)
@@ -45,6 +59,7 @@ class Search:
 
 
 RATES = (1e-3, 3e-3)
+SLOW_RATES = (5e-4, 1e-3)
 SIZES = (0.1, 0.25, 0.5, 1.0)
 SEARCHES: Mapping[str, Search] = {
     "nchain": Search(
@@ -64,8 +79,56 @@ SEARCHES: Mapping[str, Search] = {
         seeds=range(2000, 2020),
         episodes=2000,
     ),
+    "mountain_car": Search(
+        about="8 settings for each agent of Figure 2, 4 seeds",
+        env="mountain_car",
+        grids={
+            "mnf-dqn": {
+                "posterior.initial_std": (0.02, 0.1),
+                "posterior.initial_z_std": (0.01, 0.1),
+                "learning_rate": SLOW_RATES,
+            },
+            "bbqn": {
+                "posterior.initial_std": (0.01, 0.02, 0.05, 0.1),
+                "learning_rate": SLOW_RATES,
+            },
+            "noisy-dqn": {
+                "posterior.sigma0": (0.02, 0.05, 0.1, 0.5),
+                "learning_rate": SLOW_RATES,
+            },
+            "ddqn": {"epsilon.decay": (30, 100, 300, 1000), "learning_rate": SLOW_RATES},
+        },
+        places=({},),
+        seeds=range(2000, 2004),
+        episodes=500,
+        measure="last_return",
+        evaluate_every=10,
+    ),
+    "mountain_car_final": Search(
+        about="the best two settings of each agent in `randq search mountain_car`, 5 other seeds",
+        env="mountain_car",
+        grids={
+            "mnf-dqn": {
+                "posterior.initial_std": (0.02,),
+                "posterior.initial_z_std": (0.01,),
+                "learning_rate": SLOW_RATES,
+            },
+            "bbqn": {"posterior.initial_std": (0.01,), "learning_rate": SLOW_RATES},
+            "noisy-dqn": {"posterior.sigma0": (0.02, 0.05), "learning_rate": (5e-4,)},
+            "ddqn": {"epsilon.decay": (30, 100), "learning_rate": (5e-4,)},
+        },
+        places=({},),
+        seeds=range(2004, 2009),
+        episodes=1000,
+        measure="last_return",
+        evaluate_every=10,
+    ),
 }
 """Every search of settings by name."""
+
+
+LAST = 100
+"""Episodes at the end of a run whose evaluations are its last return."""
 
 
 @dataclass(frozen=True)
@@ -73,25 +136,39 @@ class Score:
     """What came of one trial: an entry for each place."""
 
     medians: tuple[float, ...]
-    """Infinite where at least half of the seeds are censored."""
-    censored: tuple[int, ...]
+    """Of the measure, over seeds. Infinite where at least half of the seeds are censored."""
+    failed: tuple[int, ...]
+    """Seeds that did not solve the task within the budget, or never had a success."""
     mean: float
-    """Episodes to solve, over all seeds and places; a censored run counts as its budget."""
+    """Over all seeds and places; a censored run counts as its budget."""
 
 
-def scores(done: Iterable[tuple[Job, Result]]) -> dict[tuple[str, Trial], Score]:
+def scores(search: Search, done: Iterable[tuple[Job, Result]]) -> dict[tuple[str, Trial], Score]:
     """What came of each trial of each agent."""
-    runs: dict[tuple[str, Trial], list[list[float]]] = {}
-    budget = 0
+    runs: dict[tuple[str, Trial], list[list[tuple[float, bool]]]] = {}
     for job, result in done:
-        budget = job.episodes
-        times = [float(row["solved_at"] or "inf") for row in result["seeds"]]
-        runs.setdefault((job.agent, tuple(job.overrides.items())), []).append(times)
+        values = [_measured(search, row) for row in result["seeds"]]
+        runs.setdefault((job.agent, tuple(job.overrides.items())), []).append(values)
     return {
         trial: Score(
-            medians=tuple(float(np.median(times)) for times in places),
-            censored=tuple(int(np.sum(np.isinf(times))) for times in places),
-            mean=float(np.mean(np.minimum(np.concatenate(places), budget))),
+            medians=tuple(float(np.median([value for value, _ in place])) for place in places),
+            failed=tuple(sum(failed for _, failed in place) for place in places),
+            mean=float(
+                np.mean([min(value, search.episodes) for place in places for value, _ in place])
+            ),
         )
         for trial, places in runs.items()
     }
+
+
+def _measured(search: Search, row: Mapping[str, Any]) -> tuple[float, bool]:
+    """What a seed came to, and whether that is a failure."""
+    if search.measure == "solved_at":
+        return float(row["solved_at"] or "inf"), row["solved_at"] is None
+    last = [value for episode, value in row["evaluations"] if episode > search.episodes - LAST]
+    return float(np.mean(last)), row["first_good"] is None
+
+
+def best_first(search: Search, score: Score) -> float:
+    """A key to sort trials by: few episodes are good, and great returns."""
+    return score.mean if search.measure == "solved_at" else -score.mean

@@ -1,8 +1,9 @@
 """What every report needs: where it goes, and how a table looks in a terminal and in a file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +17,28 @@ class Page:
     about: str
     command: str
     console: Console
+
+
+Answer = Literal["holds", "does not hold", "undecided"]
+VERDICT_COLOURS: Mapping[Answer, str] = {
+    "holds": "green",
+    "does not hold": "red",
+    "undecided": "yellow",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, and what has come of it."""
+
+    claim: str
+    rule: str
+    paper: str
+    here: str
+    verdict: Answer
+    agreement: float | None = None
+    """Share of resamples that give the same answer."""
+    why: str = ""
 
 
 def episodes(at: float, budget: int) -> str:

@@ -5,10 +5,10 @@ answer, or where the runs at hand cannot tell, a claim is undecided.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -16,7 +16,7 @@ from rich.table import Table
 from randq.experiments.figure1 import CAP, FIGURE1_AGENTS, Figure1Results, figure1_results
 from randq.report import figure1
 from randq.report.claims import IN_PAPER, MIN_LENGTHS, Claim, Medians, claims, paper_points
-from randq.report.page import Page
+from randq.report.page import VERDICT_COLOURS, Answer, Page, Verdict
 from randq.report.statistics import as_times, bootstrap_medians, wilson
 from randq.sweep import Results
 
@@ -25,22 +25,6 @@ MIN_SEEDS = 5
 """With fewer, nothing is decided."""
 LUCK, LONG = 0.05, 50
 """An untrained network may be right by luck this often on chains from this length on."""
-
-Answer = Literal["holds", "does not hold", "undecided"]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A claim, and what has come of it."""
-
-    claim: str
-    rule: str
-    paper: str
-    here: str
-    verdict: Answer
-    agreement: float | None
-    """Share of resamples that give the same answer."""
-    why: str = ""
 
 
 def report(page: Page, swept: Results) -> None:
@@ -169,9 +153,6 @@ def _finite(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-COLOURS: Mapping[Answer, str] = {"holds": "green", "does not hold": "red", "undecided": "yellow"}
-
-
 def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     """For the terminal."""
     table = Table(title="The paper's claims about Figure 1 (episodes to solve)", show_lines=True)
@@ -179,7 +160,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
         table.add_column(column, overflow="fold")
     for v in verdicts:
         why = f"\n[dim]{v.why}[/dim]" if v.why else ""
-        answer = f"[{COLOURS[v.verdict]}]{v.verdict}[/]{why}"
+        answer = f"[{VERDICT_COLOURS[v.verdict]}]{v.verdict}[/]{why}"
         table.add_row(v.claim, v.paper, v.here, answer)
     return table
 

@@ -15,7 +15,7 @@ import numpy as np
 from randq.agents.dqn import DQN
 from randq.config import require, whole
 from randq.envs.base import Environment
-from randq.evaluate import GoodShare, Streak
+from randq.evaluation import GoodShare, Streak
 from randq.loops.compiled import Compiled, Record
 
 
@@ -43,6 +43,12 @@ class Outcome:
     episodes: tuple[int, ...]
     final_return: tuple[float | None, ...]
     """The last evaluation; None where there was none."""
+    first_good: tuple[int | None, ...]
+    """The first training episode that was a success; None where there was none."""
+    returns: tuple[tuple[float, ...], ...]
+    """Of each training episode."""
+    evaluations: tuple[tuple[tuple[int, float], ...], ...]
+    """Each as the episode after which it was made, and its return."""
     steps_per_second: float
     seconds: float
 
@@ -113,7 +119,13 @@ class SeedLog:
     evaluated: Streak
     trained: GoodShare = field(default_factory=GoodShare)
     episodes: int = 0
-    final_return: float | None = None
+    first_good: int | None = None
+    returns: list[float] = field(default_factory=list)
+    evaluations: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def final_return(self) -> float | None:
+        return self.evaluations[-1][1] if self.evaluations else None
 
     def add(
         self, record: Record, column: int, budget: int | None
@@ -128,10 +140,14 @@ class SeedLog:
                 return
             self.episodes += 1
             self.trained.add(self.episodes, bool(good[step]))
+            self.returns.append(float(total[step]))
+            if good[step] and self.first_good is None:
+                self.first_good = self.episodes
             block, value = step // per_block, None
             # An evaluation follows the last episode that ended in its block.
             if record.evaluated[block, column] and following // per_block > block:
-                value = self.final_return = float(record.eval_return[block, column])
+                value = float(record.eval_return[block, column])
+                self.evaluations.append((self.episodes, value))
                 self.evaluated.add(self.episodes, bool(record.eval_good[block, column]))
             loss, cost = float(record.loss[block, column]), float(record.cost[block, column])
             row = (self.episodes, self.seed, int(length[step]), float(total[step]), value)
@@ -147,11 +163,14 @@ def train(
     steps: int | None = None,
     evaluate_every: int = 1,
     streak: int = 100,
+    until_solved: bool = True,
     chunk: int | None = None,
     out: Path | None = None,
     watch: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
     """Train all seeds at once, for a budget of episodes or of steps, or until all have solved it.
+
+    With `until_solved` it stops when every seed has had a streak of successful evaluations.
 
     Seeds that are ahead of others play on, unrecorded, until the last one has had its episodes. A
     `chunk` is what runs between two looks: so many episodes of the greatest length. With `out`,
@@ -194,7 +213,7 @@ def train(
             assert total is not None
             speed = done * block * len(seeds) / seconds
             watch(Progress(min(at, total), total, unit, solved, len(seeds), speed))
-            if solved == len(seeds) or left(done) <= 0:
+            if (until_solved and solved == len(seeds)) or left(done) <= 0:
                 break
 
     return Outcome(
@@ -203,6 +222,9 @@ def train(
         solved_training=tuple(log.trained.solved_at for log in logs),
         episodes=tuple(log.episodes for log in logs),
         final_return=tuple(log.final_return for log in logs),
+        first_good=tuple(log.first_good for log in logs),
+        returns=tuple(tuple(log.returns) for log in logs),
+        evaluations=tuple(tuple(log.evaluations) for log in logs),
         steps_per_second=speed,
         seconds=seconds,
     )
