@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+import randq
 from randq.cli import main
 from randq.presets import PRESETS
 
@@ -31,9 +32,39 @@ def test_train_prints_one_json_object_and_keeps_every_episode(tmp_path, capsys):
     ]
 
 
+def test_train_in_a_gymnasium_environment_keeps_episodes_and_agents(tmp_path, capsys):
+    kwargs = ["--env-kwargs", '{"is_slippery": false}', "--out", str(tmp_path)]
+    small = ["--agent.hidden", "8", "--steps", "60", "--seeds", "2", "--seed", "3", "--json"]
+    main(["train", "ddqn", "--env", "FrozenLake-v1", *kwargs, *small])
+    summary = json.loads(capsys.readouterr().out)
+    assert set(summary) == KEYS
+    assert (summary["agent"], summary["env"]) == ("ddqn", "FrozenLake-v1")
+    assert [row["seed"] for row in summary["seeds"]] == [3, 4]
+    rows = list(csv.DictReader((tmp_path / "episodes.csv").read_text().splitlines()))
+    assert len(rows) == sum(row["episodes"] for row in summary["seeds"])
+    agent = randq.load(tmp_path / "seed-4.randq")
+    assert agent.steps == 60
+    assert agent.settings.hidden == (8,)
+
+
+def test_what_goes_wrong_in_a_run_is_one_sentence(tmp_path, capsys):
+    wild = ["--agent.learning-rate", "1e9", "--agent.loss", "squared"]
+    wild += ["--agent.max-grad-norm", "None", "--agent.learning-starts", "40"]
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "dqn", "--env", "CartPole-v1", *wild, "--out", str(tmp_path), "--json"])
+    assert stop.value.code == 1
+    error = capsys.readouterr().err
+    assert "learning diverged" in error
+    assert "Traceback" not in error
+    assert randq.load(tmp_path / "seed-0.randq").steps > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["dqn", "--env", "Pendulum-v1"], ["action space: got Box", "takes a Discrete"]),
+        (["dqn", "--env", "CartPole-v1", "--steps", "0"], ["steps: got 0"]),
+        (["dqn", "--env", "CartPole-v1", "--env-kwargs", "3"], ["env-kwargs: got '3'", "JSON"]),
         (["mnf-dqnn"], ["agent", "'mnf-dqnn'", "did you mean 'mnf-dqn'"]),
         (["mnf-dqn", "--env", "nchan"], ["env", "'nchan'", "did you mean 'nchain'"]),
         (["mnf-dqn", "--env.length", "1"], ["length: got 1", "takes an integer >= 2"]),

@@ -1,5 +1,6 @@
 """The command `randq`: a subcommand is a record of settings that checks itself and runs."""
 
+import csv
 import json
 import sys
 import time
@@ -18,14 +19,19 @@ from rich.table import Table
 
 from randq import regression, reproduce
 from randq.agents.dqn import DQN
+from randq.api import Agent, Played, evaluate
 from randq.cache import enable_compilation_cache
 from randq.config import one_of, require, whole, writable_folder
 from randq.envs import ENVIRONMENTS, Environment
+from randq.envs.gym import find
+from randq.envs.gym.stepper import BrokenEnvironmentError, Stepper
 from randq.experiments import EXPERIMENTS
 from randq.loops.compiled import Compiled
-from randq.presets import PRESETS, preset
+from randq.loops.host import DivergedError
+from randq.presets import PRESETS, domain, preset
 from randq.report import figures
 from randq.runs.train import Outcome, train, write_summary
+from randq.storage import StorageError
 
 
 @dataclass(frozen=True)
@@ -72,8 +78,10 @@ class RegressionCommand(regression.Regression):
 
 @dataclass(frozen=True)
 class TrainCommand:
-    """Train an agent on an environment, many seeds at once: randq train AGENT --env ENV."""
+    """Train an agent in an environment, ours or any of Gymnasium: randq train AGENT --env ENV."""
 
+    name: tyro.conf.Suppress[str]
+    """The agent's name."""
     agent: DQN
     """Settings of the agent."""
     env: Environment[Any, Any]
@@ -137,8 +145,8 @@ class TrainCommand:
                 out=self.out,
                 watch=watch,
             )
-        names = _name_of(PRESETS, self.agent), _name_of(ENVIRONMENTS, self.env)
-        summary = outcome.as_json(*names)
+        env = next(name for name, cls in ENVIRONMENTS.items() if cls is type(self.env))
+        summary = outcome.as_json(self.name, env)
         write_summary(self.out, summary)
         log.print(self._table(outcome))
         log.print(f"Every episode is in {self.out / 'episodes.csv'}", soft_wrap=True)
@@ -164,6 +172,92 @@ class TrainCommand:
         table.add_row("median", "", _episode(middle, cap), "")
         table.add_row("quartiles", "", spread, f"{outcome.solved_fraction:.0%} solved")
         return table
+
+
+@dataclass(frozen=True)
+class GymTrainCommand:
+    """Train an agent in a Gymnasium environment, seed after seed: randq train AGENT --env ID."""
+
+    name: tyro.conf.Suppress[str]
+    """The agent's name."""
+    agent: DQN
+    """Settings of the agent."""
+    env: tyro.conf.Suppress[str]
+    """Id of the environment."""
+    env_kwargs: str = "{}"
+    """What the environment is made with, as a JSON object."""
+    seeds: int = 1
+    """How many seeds."""
+    seed: int = 0
+    """The first seed."""
+    steps: int = 100_000
+    """Steps of the environment for each seed."""
+    evaluation_episodes: int = 10
+    """Episodes that are played at the end with all randomness of the agent disabled."""
+    out: Path = Path("runs/train")
+    """Folder for episodes.csv, summary.json and the agents."""
+    json: bool = False
+    """Print one JSON object on standard output, and everything else on standard error."""
+
+    def check(self) -> None:
+        for setting in ("seeds", "steps", "evaluation_episodes"):
+            whole(setting, getattr(self, setting), at_least=1)
+        whole("seed", self.seed, at_least=0)
+        Stepper(self._make()).env.close()
+        writable_folder("out", self.out)
+
+    def _make(self) -> Any:
+        return find(self.env, **_object("env-kwargs", self.env_kwargs))
+
+    def run(self, console: Console) -> None:
+        log = Console(stderr=True) if self.json else console
+        seeds, start, rows = range(self.seed, self.seed + self.seeds), time.perf_counter(), []
+        with (self.out / "episodes.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("seed", "episode", *Played._fields))
+            for seed in seeds:
+                env = self._make()
+                agent = Agent(self.agent, Stepper(env).spaces).set_env(env, seed)
+                try:
+                    agent.learn(self.steps, progress_bar=not self.json)
+                finally:  # what was learnt until then is kept
+                    agent.save(self.out / f"seed-{seed}.randq")
+                    writer.writerows((seed, i, *x) for i, x in enumerate(agent.episodes, 1))
+                    file.flush()
+                found = evaluate(agent, self._make(), self.evaluation_episodes, seed)
+                rows.append((seed, len(agent.episodes), found))
+        seconds = time.perf_counter() - start
+        table = Table(title=f"{self.env}, {seconds:.1f} s")
+        for column in ("seed", "episodes", "return", "deviation"):
+            table.add_column(column, justify="right")
+        for seed, episodes, found in rows:
+            table.add_row(str(seed), str(episodes), f"{found.mean:g}", f"{found.std:.3g}")
+        summary = {
+            "agent": self.name,
+            "env": self.env,
+            "seeds": [
+                {"seed": seed, "solved_at": None, "episodes": episodes, "final_return": found.mean}
+                for seed, episodes, found in rows
+            ],
+            "median_solved_at": None,
+            "solved_fraction": None,
+            "steps_per_second": self.steps * self.seeds / seconds,
+            "seconds": seconds,
+        }
+        write_summary(self.out, summary)
+        log.print(table)
+        log.print(f"The agents are {self.out}/seed-*.randq, for randq.load", soft_wrap=True)
+        if self.json:
+            print(json.dumps(summary))
+
+
+def _object(setting: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    require(isinstance(value, dict), setting, text, 'a JSON object such as {"render_mode": null}')
+    return dict(value)
 
 
 @dataclass(frozen=True)
@@ -201,14 +295,6 @@ def _episode(at: float, cap: int) -> str:
     return f"> {cap}" if at == float("inf") else f"{at:g}"
 
 
-def _name_of(table: dict[str, Any], value: object) -> str:
-    """The name under which a table lists something of this kind."""
-    for name, entry in table.items():
-        if entry == value or entry is type(value):
-            return name
-    return type(value).__name__
-
-
 COMMANDS: dict[str, Any] = {
     "train": TrainCommand,
     "reproduce": reproduce.ReproduceCommand,
@@ -229,8 +315,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             one_of("command", name, COMMANDS)
             default = _train_default(rest) if name == "train" else None
-            command = tyro.cli(
-                COMMANDS[name],
+            command: Any = tyro.cli(
+                type(default) if default else COMMANDS[name],
                 prog=f"randq {name}",
                 args=rest,
                 default=default,
@@ -241,10 +327,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except ValueError as error:
             _refuse(str(error))
         enable_compilation_cache()
-        command.run(Console())
+        try:
+            command.run(Console())
+        except (BrokenEnvironmentError, DivergedError, StorageError) as error:
+            _refuse(str(error), status=1)
 
 
-def _train_default(rest: list[str]) -> TrainCommand:
+def _train_default(rest: list[str]) -> TrainCommand | GymTrainCommand:
     """Take AGENT and --env ENV off the arguments: they decide which settings there are."""
     agent = rest.pop(0) if rest and not rest[0].startswith("-") else "mnf-dqn"
     env = "nchain"
@@ -257,13 +346,18 @@ def _train_default(rest: list[str]) -> TrainCommand:
             env = rest.pop(i).removeprefix("--env=")
             break
     one_of("agent", agent, PRESETS)
-    one_of("env", env, ENVIRONMENTS)
-    return TrainCommand(agent=preset(agent, env), env=ENVIRONMENTS[env]())
+    if env in ENVIRONMENTS:
+        return TrainCommand(name=agent, agent=preset(agent, env), env=ENVIRONMENTS[env]())
+    kwargs = [rest[i + 1] for i, word in enumerate(rest[:-1]) if word == "--env-kwargs"]
+    made = find(env, **_object("env-kwargs", kwargs[0] if kwargs else "{}"))
+    settings = preset(agent, domain(env, Stepper(made).spaces))
+    made.close()
+    return GymTrainCommand(name=agent, agent=settings, env=env)
 
 
-def _refuse(sentence: str) -> NoReturn:
+def _refuse(sentence: str, status: int = 2) -> NoReturn:
     print(f"randq: {sentence}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(status)
 
 
 def _usage() -> str:
