@@ -80,7 +80,7 @@ def test_what_failed_is_missing_from_the_table(tmp_path, monkeypatch):
         (["reproduce", "figure8"], "figure: got 'figure8', takes one of figure1, figure2,"),
         (["reproduce", "deep_sea", "--scale", "paper"], "scale of deep_sea: got 'paper'"),
         (["reproduce", "figure1", "--scale", "full"], "scale of figure1: got 'full'"),
-        (["search", "nchian"], "name: got 'nchian', takes one of nchain (did you mean 'nchain'?)"),
+        (["search", "nchian"], "name: got 'nchian', takes one of nchain, mountain_car"),
         (["search", "nchain", "--workers", "0"], "workers: got 0"),
         (["search", "nchain", "--out", "/proc/search"], "out: got '/proc/search'"),
     ],

@@ -19,7 +19,7 @@ LARGE = 2048
 class Packing:
     """How a tree of arrays is packed, and unpacked again."""
 
-    def __init__(self, example: PyTree, large: float = LARGE) -> None:
+    def __init__(self, example: PyTree, large: int | float = LARGE) -> None:
         leaves, self._tree = jax.tree.flatten(jax.eval_shape(_plain, example))
         self._keys = jax.tree.map(_is_key, example)
         self._shapes = [leaf.shape for leaf in leaves]

@@ -16,7 +16,7 @@ from randq.exploration import Epsilon
 from randq.loops.compiled import Compiled
 from randq.loops.host import Host
 from randq.loops.keys import StepKeys, block_keys, run_keys
-from randq.posteriors import BayesLinear, Bootstrap
+from randq.posteriors import Bootstrap
 from randq.presets import PRESETS
 
 TINY = {
@@ -35,7 +35,7 @@ AGENTS = {
     "bbqn": {"random_steps": 15},
     "mnf-dqn": {},
     "boot-dqn-prior": {"posterior": Bootstrap(heads=3, mask_probability=0.5, prior_scale=1.0)},
-    "bdqn": {"posterior": BayesLinear(), "condition_every": 5, "condition_batch": 16},
+    "bdqn": {"redraw_every": 5, "condition_every": 5, "condition_batch": 16},
 }
 
 

@@ -303,7 +303,9 @@ class Host:
             lambda: agent,
         )
         finite = jnp.isfinite(metrics.loss) & jnp.isfinite(metrics.gradient)
-        healthy = learner.healthy & finite & (metrics.q_max < self._limit(state))
+        healthy = (
+            learner.healthy & finite & (metrics.q_max.astype(jnp.float32) < self._limit(state))
+        )
         return Learner(agent, metrics, healthy)
 
     def _limit(self, state: HostState) -> Array:
