@@ -191,11 +191,11 @@ def test_seeds_differ_in_weights_world_and_behaviour():
 
 
 def test_evaluation_changes_nothing_in_training(monkeypatch):
+    assert (ten().record.eval_return != 0).any()
     nothing = Episode(jnp.zeros(()), jnp.zeros((), bool))
-    monkeypatch.setattr(Compiled, "_evaluate", lambda self, agent, world, key: nothing)
+    monkeypatch.setattr(Compiled, "_evaluate", lambda self, agent, world, key, block: nothing)
     without = run(TEN, [EPISODES], program=Compiled(AGENT, CHAIN))
     assert (without.record.eval_return == 0).all()
-    assert (ten().record.eval_return != 0).any()
     identical(without.end, ten().end)
     for field in ("steps", "evaluated", "loss", "cost"):
         identical(getattr(without.record, field), getattr(ten().record, field))
