@@ -118,8 +118,7 @@ class Agent:
         """What is worth keeping of the state; None where that must be asked for anew."""
         self._actions: np.ndarray | None = None
         """What to do next; None if an episode must begin first."""
-        self._totals = np.zeros((2, 1))
-        """Return and length of the episode in each environment."""
+        self._tally = _Tally(1)
         self._seed: int | None = 0
 
     # Learning
@@ -156,7 +155,7 @@ class Agent:
             interrupted = stack.enter_context(_interrupts())
             show = stack.enter_context(_bar(total_timesteps)) if progress_bar else None
             if self._actions is None:
-                self._totals = np.zeros((2, self._env.num_envs))
+                self._tally = _Tally(self._env.num_envs)
                 self._take_in(self._env.reset(self._seed))
                 self._seed = None
             while done < total_timesteps:
@@ -164,8 +163,7 @@ class Agent:
                 actions, self._actions = self._actions, None  # if this step fails, begin anew
                 arrived = self._env.step(actions)
                 self._take_in(arrived)
-                self._log(arrived)
-                done += int(arrived.taken.sum())
+                done += self._log(arrived)
                 if show is not None:
                     show(done, self)
                 if callback is not None:
@@ -185,16 +183,13 @@ class Agent:
             self._host.check(self._state)
         self._actions = actions
 
-    def _log(self, arrived: Arrived) -> None:
-        self._totals[0] += arrived.reward * arrived.taken
-        self._totals[1] += arrived.taken
-        ended = arrived.taken & (arrived.terminated | arrived.truncated)
-        self.steps += int(arrived.taken.sum())
-        if ended.any():
-            for i in np.flatnonzero(ended):
-                total, length = self._totals[:, i]
-                self.episodes.append(Played(self.steps, float(total), int(length)))
-            self._totals[:, ended] = 0
+    def _log(self, arrived: Arrived) -> int:
+        """Keep what the episodes came to that ended; how many steps were taken."""
+        taken = int(arrived.taken.sum())
+        self.steps += taken
+        for total, length in self._tally.add(arrived):
+            self.episodes.append(Played(self.steps, total, length))
+        return taken
 
     # Acting
 
@@ -280,6 +275,24 @@ class Agent:
         storage.save(Path(path), self._now, to_json(self._host))
 
 
+class _Tally:
+    """Return and length of the episode that each environment is in."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._totals = np.zeros((2, num_envs))
+
+    def add(self, arrived: Arrived) -> list[tuple[float, int]]:
+        """Add a step up; return and length of each episode that ended with it."""
+        self._totals[0] += arrived.reward * arrived.taken
+        self._totals[1] += arrived.taken
+        ended = arrived.taken & (arrived.terminated | arrived.truncated)
+        if not ended.any():
+            return []
+        found = [(float(total), int(length)) for total, length in self._totals[:, ended].T]
+        self._totals[:, ended] = 0
+        return found
+
+
 class _Programs:
     """What is asked of a posterior, compiled."""
 
@@ -338,8 +351,8 @@ def evaluate(
     """
     whole("episodes", episodes, at_least=1)
     stepper = Stepper(find(env) if isinstance(env, str) else env)
-    totals = np.zeros((2, stepper.num_envs))
-    found: list[tuple[float, float]] = []
+    tally = _Tally(stepper.num_envs)
+    found: list[tuple[float, int]] = []
     act = agent if isinstance(agent, Policy) else lambda xs: agent.predict(xs)[0]
     arrived = stepper.reset(seed)
     while len(found) < episodes:
@@ -347,13 +360,8 @@ def evaluate(
         if stepper.spaces.categories is not None:
             seen = seen + stepper.spaces.first_category
         arrived = stepper.step(np.asarray(act(seen)) - stepper.spaces.first_action)
-        totals[0] += arrived.reward * arrived.taken
-        totals[1] += arrived.taken
-        ended = arrived.taken & (arrived.terminated | arrived.truncated)
-        found += [(totals[0, i], totals[1, i]) for i in np.flatnonzero(ended)]
-        totals[:, ended] = 0
-    returns = tuple(float(total) for total, _ in found[:episodes])
-    lengths = tuple(int(length) for _, length in found[:episodes])
+        found += tally.add(arrived)
+    returns, lengths = zip(*found[:episodes], strict=True)
     return Evaluation(float(np.mean(returns)), float(np.std(returns)), returns, lengths)
 
 
