@@ -141,7 +141,7 @@ def untrained_optimal(
 
         return jax.vmap(one)(state.agent, state.world, state.key)
 
-    good = jax.jit(evaluate)
+    good = jax.jit(evaluate, compiler_options={"xla_backend_optimization_level": 1})
     padded = [*seeds, *(seeds[-1],) * (-len(seeds) % batch)]
     optimal = []
     for start in range(0, len(padded), batch):
