@@ -74,7 +74,7 @@ def test_every_agent_learns_predicts_and_says_how_sure_it_is(name):
     assert sum(played.length for played in agent.episodes) <= 60
     one, batch = np.array([2.0]), np.array([[0.0], [2.0], [4.0]])
     action, state = agent.predict(one)
-    assert action in agent._env.action_space
+    assert action in agent._session.stepper.action_space
     assert state is None
     assert agent.predict(batch, deterministic=False)[0].shape == (3,)
     assert agent.q_values(one).shape == (2,)
@@ -249,7 +249,7 @@ def test_an_environment_that_breaks_its_contract_stops_learning_and_nothing_is_l
         agent.learn(60, progress_bar=False)
     assert agent.steps == 6
     assert np.isfinite(agent.q_values(np.zeros(1))).all()
-    agent._env.env.hooks = {}
+    agent._session.stepper.env.hooks = {}
     assert agent.learn(20, progress_bar=False).steps == 26
 
 

@@ -25,24 +25,31 @@ def test_train_prints_one_json_object_and_keeps_every_episode(tmp_path, capsys):
     assert [row["seed"] for row in summary["seeds"]] == [5, 6]
     assert {"seed", "solved_at", "episodes", "final_return"} <= set(summary["seeds"][0])
     assert "median" in err
-    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
-    rows = list(csv.DictReader((tmp_path / "run" / "episodes.csv").read_text().splitlines()))
-    assert [(row["episode"], row["seed"]) for row in rows] == [
-        (str(episode), str(seed)) for episode in (1, 2, 3) for seed in (5, 6)
-    ]
+    for seed, row in zip((5, 6), summary["seeds"], strict=True):
+        folder = tmp_path / "run" / "ddqn" / "nchain" / f"seed-{seed}"
+        result = json.loads((folder / "result.json").read_text())
+        assert row.items() <= result.items()
+        rows = list(csv.DictReader((folder / "episodes.csv").read_text().splitlines()))
+        assert [row["episode"] for row in rows] == ["1", "2", "3"]
+        agent = randq.load(folder)
+        assert agent.steps == 36
+        assert agent.q_values([1.0, 1.0, 0.0, 0.0]).shape == (2,)
 
 
 def test_train_in_a_gymnasium_environment_keeps_episodes_and_agents(tmp_path, capsys):
     kwargs = ["--env-kwargs", '{"is_slippery": false}', "--out", str(tmp_path)]
-    small = ["--agent.hidden", "8", "--steps", "60", "--seeds", "2", "--seed", "3", "--json"]
+    small = ["--agent.learning-starts", "30", "--agent.hidden", "8"]
+    small += ["--steps", "60", "--seeds", "2", "--seed", "3", "--json"]
     main(["train", "ddqn", "--env", "FrozenLake-v1", *kwargs, *small])
     summary = json.loads(capsys.readouterr().out)
     assert set(summary) == KEYS
     assert (summary["agent"], summary["env"]) == ("ddqn", "FrozenLake-v1")
     assert [row["seed"] for row in summary["seeds"]] == [3, 4]
-    rows = list(csv.DictReader((tmp_path / "episodes.csv").read_text().splitlines()))
-    assert len(rows) == sum(row["episodes"] for row in summary["seeds"])
-    agent = randq.load(tmp_path / "seed-4.randq")
+    runs = tmp_path / "ddqn" / "FrozenLake-v1"
+    for row in summary["seeds"]:
+        lines = (runs / f"seed-{row['seed']}" / "episodes.csv").read_text().splitlines()
+        assert len(list(csv.DictReader(lines))) == row["episodes"] > 0
+    agent = randq.load(runs / "seed-4")
     assert agent.steps == 60
     assert agent.settings.hidden == (8,)
 
@@ -56,7 +63,11 @@ def test_what_goes_wrong_in_a_run_is_one_sentence(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "learning diverged" in error
     assert "Traceback" not in error
-    assert randq.load(tmp_path / "seed-0.randq").steps > 0
+    assert randq.load(tmp_path / "dqn" / "CartPole-v1" / "seed-0").steps > 0
+    main(["runs", str(tmp_path), "--json"])
+    (run,) = json.loads(capsys.readouterr().out)
+    assert run["status"] == "failed"
+    assert "learning diverged" in run["why"]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +75,7 @@ def test_what_goes_wrong_in_a_run_is_one_sentence(tmp_path, capsys):
     [
         (["dqn", "--env", "Pendulum-v1"], ["action space: got Box", "takes a Discrete"]),
         (["dqn", "--env", "CartPole-v1", "--steps", "0"], ["steps: got 0"]),
-        (["dqn", "--env", "CartPole-v1", "--env-kwargs", "3"], ["env-kwargs: got '3'", "JSON"]),
+        (["dqn", "--env", "CartPole-v1", "--env-kwargs", "3"], ["env_kwargs: got '3'", "JSON"]),
         (["mnf-dqnn"], ["agent", "'mnf-dqnn'", "did you mean 'mnf-dqn'"]),
         (["mnf-dqn", "--env", "nchan"], ["env", "'nchan'", "did you mean 'nchain'"]),
         (["mnf-dqn", "--env.length", "1"], ["length: got 1", "takes an integer >= 2"]),

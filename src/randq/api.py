@@ -6,7 +6,6 @@ agent.uncertainty(observation)
 """
 
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,19 +25,13 @@ from randq.agents.dqn import DQN
 from randq.config import require, whole
 from randq.envs.gym import GymnasiumEnv, find
 from randq.envs.gym.stepper import Arrived, GymEnv, Stepper
-from randq.loops.host import Host, Memory, Packed
+from randq.loops.host import Host, Memory
+from randq.loops.session import Evaluation, Played, Session, play
 from randq.presets import domain, preset
-from randq.settings import change, from_json, to_json
+from randq.runs.directory import AGENT
+from randq.runs.interrupts import interrupts
+from randq.settings import change, from_json
 from randq.types import Array, Key, PyTree, Shaped, Spaces
-
-
-class Played(NamedTuple):
-    """An episode of training."""
-
-    step: int
-    """Steps of the agent when it ended."""
-    episode_return: float
-    length: int
 
 
 class Progress(NamedTuple):
@@ -73,15 +66,6 @@ class Uncertainty(NamedTuple):
     """Share of the draws whose best action is not the most frequent one."""
 
 
-class Evaluation(NamedTuple):
-    """How an agent did, all its randomness disabled."""
-
-    mean: float
-    std: float
-    returns: tuple[float, ...]
-    lengths: tuple[int, ...]
-
-
 @dataclass(frozen=True)
 class Policy:
     """One frozen draw of the posterior: always the same network."""
@@ -110,16 +94,11 @@ class Agent:
         """Steps that it has learnt from."""
         self.episodes: list[Played] = []
         """Every episode of training."""
-        self._env: Stepper | None = None
         self._host = Host(settings, spaces)
-        self._state: Packed | None = None
+        self._session: Session | None = None
         """None until it gets an environment."""
         self._memory: Memory | None = None
         """What is worth keeping of the state; None where that must be asked for anew."""
-        self._actions: np.ndarray | None = None
-        """What to do next; None if an episode must begin first."""
-        self._tally = _Tally(1)
-        self._seed: int | None = 0
 
     # Learning
 
@@ -132,11 +111,11 @@ class Agent:
             f"{stepper.observation_space} and {stepper.action_space}",
             f"the spaces that the agent was made for, {self.spaces}",
         )
-        known = None if self._state is None and self._memory is None else self._now
+        known = None if self._session is None and self._memory is None else self._now
         host = Host(self.settings, self.spaces, stepper.num_envs)
         host.check_fits()
-        self._host, self._state = host, host.init(0 if seed is None else seed, known)
-        self._env, self._seed, self._actions, self._memory = stepper, seed, None, None
+        self._host, self._session = host, Session(host, stepper, seed, known)
+        self._memory = None
         return self
 
     def learn(
@@ -148,48 +127,28 @@ class Agent:
         """
         whole("total_timesteps", total_timesteps, at_least=1)
         takes = "an agent that has one: randq.load(path, env), or agent.set_env(env)"
-        require(self._env is not None, "env", None, takes)
-        assert self._env is not None
+        require(self._session is not None, "env", None, takes)
+        assert self._session is not None
         done = 0
         with ExitStack() as stack:
-            interrupted = stack.enter_context(_interrupts())
+            interrupted = stack.enter_context(interrupts(signal.SIGINT))
             show = stack.enter_context(_bar(total_timesteps)) if progress_bar else None
-            if self._actions is None:
-                self._tally = _Tally(self._env.num_envs)
-                self._take_in(self._env.reset(self._seed))
-                self._seed = None
             while done < total_timesteps:
-                assert self._actions is not None
-                actions, self._actions = self._actions, None  # if this step fails, begin anew
-                arrived = self._env.step(actions)
-                self._take_in(arrived)
-                done += self._log(arrived)
+                self._memory = None
+                taken, ended = self._session.advance()
+                self.steps += taken
+                self.episodes += [Played(self.steps, *played) for played in ended]
+                done += taken
                 if show is not None:
                     show(done, self)
                 if callback is not None:
                     last = tuple(self.episodes[-100:])
-                    if callback(self, Progress(done, total_timesteps, last, arrived)) is False:
+                    progress = Progress(done, total_timesteps, last, self._session.arrived)
+                    if callback(self, progress) is False:
                         break
                 if interrupted():
                     raise KeyboardInterrupt
         return self
-
-    def _take_in(self, arrived: Arrived) -> None:
-        assert self._state is not None
-        self._state, chosen = self._host.step(self._state, arrived)
-        self._memory = None
-        actions = np.asarray(chosen)
-        if actions[0] < 0:
-            self._host.check(self._state)
-        self._actions = actions
-
-    def _log(self, arrived: Arrived) -> int:
-        """Keep what the episodes came to that ended; how many steps were taken."""
-        taken = int(arrived.taken.sum())
-        self.steps += taken
-        for total, length in self._tally.add(arrived):
-            self.episodes.append(Played(self.steps, total, length))
-        return taken
 
     # Acting
 
@@ -264,33 +223,15 @@ class Agent:
     @property
     def _now(self) -> Memory:
         if self._memory is None:
-            assert self._state is not None
-            self._memory = self._host.memory(self._state)
+            assert self._session is not None
+            self._memory = self._host.memory(self._session.state)
         return self._memory
 
     # Keeping
 
     def save(self, path: str | Path) -> None:
         """Write it to one file of plain arrays and settings, whole or not at all."""
-        storage.save(Path(path), self._now, to_json(self._host))
-
-
-class _Tally:
-    """Return and length of the episode that each environment is in."""
-
-    def __init__(self, num_envs: int) -> None:
-        self._totals = np.zeros((2, num_envs))
-
-    def add(self, arrived: Arrived) -> list[tuple[float, int]]:
-        """Add a step up; return and length of each episode that ended with it."""
-        self._totals[0] += arrived.reward * arrived.taken
-        self._totals[1] += arrived.taken
-        ended = arrived.taken & (arrived.terminated | arrived.truncated)
-        if not ended.any():
-            return []
-        found = [(float(total), int(length)) for total, length in self._totals[:, ended].T]
-        self._totals[:, ended] = 0
-        return found
+        self._host.save(Path(path), self._now)
 
 
 class _Programs:
@@ -328,8 +269,12 @@ def make(name: str, env: GymEnv | str, *, seed: int = 0, **settings: Any) -> Age
 
 
 def load(path: str | Path, env: GymEnv | str | None = None) -> Agent:
-    """An agent that was saved; with an environment, it can learn on (with an empty replay)."""
+    """An agent that was saved; with an environment, it can learn on (with an empty replay).
+
+    The path is that of its file, or of the folder of a run.
+    """
     path = Path(path)
+    path = path / AGENT if path.is_dir() else path
     header = storage.read_header(path)
     try:
         host = from_json(Host, header)
@@ -351,18 +296,8 @@ def evaluate(
     """
     whole("episodes", episodes, at_least=1)
     stepper = Stepper(find(env) if isinstance(env, str) else env)
-    tally = _Tally(stepper.num_envs)
-    found: list[tuple[float, int]] = []
     act = agent if isinstance(agent, Policy) else lambda xs: agent.predict(xs)[0]
-    arrived = stepper.reset(seed)
-    while len(found) < episodes:
-        seen = arrived.observation
-        if stepper.spaces.categories is not None:
-            seen = seen + stepper.spaces.first_category
-        arrived = stepper.step(np.asarray(act(seen)) - stepper.spaces.first_action)
-        found += tally.add(arrived)
-    returns, lengths = zip(*found[:episodes], strict=True)
-    return Evaluation(float(np.mean(returns)), float(np.std(returns)), returns, lengths)
+    return play(stepper, act, episodes, seed)
 
 
 def _domain(env: GymEnv, spaces: Spaces) -> str:
@@ -375,25 +310,6 @@ def _domain(env: GymEnv, spaces: Spaces) -> str:
 
 def _key(key: int | Key) -> Key:
     return jax.random.key(key) if isinstance(key, int) else key
-
-
-@contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Hold Ctrl-C back until a step is done, because half a step would lose the agent."""
-    caught = False
-
-    def catch(*_: object) -> None:
-        nonlocal caught
-        caught = True
-
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = signal.signal(signal.SIGINT, catch)
-    try:
-        yield lambda: caught
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The command `randq`: a subcommand is a record of settings that checks itself and runs."""
 
-import csv
 import json
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -14,23 +14,33 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from randq import regression, reproduce
-from randq.agents.dqn import DQN
-from randq.api import Agent, Played, evaluate
 from randq.cache import enable_compilation_cache
-from randq.config import one_of, require, whole, writable_folder
-from randq.envs import ENVIRONMENTS, Environment
-from randq.envs.gym import find
-from randq.envs.gym.stepper import BrokenEnvironmentError, Stepper
+from randq.config import field_names, one_of, require, whole, writable_folder
+from randq.envs import ENVIRONMENTS
+from randq.envs.gym.stepper import BrokenEnvironmentError
 from randq.experiments import EXPERIMENTS
-from randq.loops.compiled import Compiled
 from randq.loops.host import DivergedError
-from randq.presets import PRESETS, domain, preset
+from randq.presets import PRESETS, preset
 from randq.report import figures
-from randq.runs.train import Outcome, train, write_summary
+from randq.runs.directory import find_runs, read_json
+from randq.runs.execute import (
+    Group,
+    begin,
+    carry_out,
+    check_free,
+    go_on,
+    groups,
+    new_experiment,
+    summary,
+)
+from randq.runs.interrupts import InterruptedRunError
+from randq.runs.plan import CompiledPlan, GymPlan, Plan, default_plan, read_plan
+from randq.runs.recorder import require_wandb
 from randq.storage import StorageError
 
 
@@ -77,187 +87,190 @@ class RegressionCommand(regression.Regression):
 
 
 @dataclass(frozen=True)
-class TrainCommand:
-    """Train an agent in an environment, ours or any of Gymnasium: randq train AGENT --env ENV."""
+class _Train:
+    """What both kinds of training have beside the settings of the run."""
 
-    name: tyro.conf.Suppress[str]
-    """The agent's name."""
-    agent: DQN
-    """Settings of the agent."""
-    env: Environment[Any, Any]
-    """Settings of the environment."""
-    seeds: int = 10
-    """How many seeds."""
-    seed: int = 0
-    """The first seed."""
-    episodes: int | None = None
-    """Budget in episodes (2000 if neither budget is given)."""
-    steps: int | None = None
-    """Budget in steps of the environment."""
-    evaluate_every: int = 1
-    """Episodes between evaluations."""
-    out: Path = Path("runs/train")
-    """Folder for episodes.csv and summary.json."""
+    typed: tyro.conf.Suppress[str] = ""
+    """The command as it was given."""
+    config: Path | None = None
+    """A settings file, such as a run's settings.json, to begin with."""
+    trust: bool = False
+    """Allow that file to name an environment whose module must be imported."""
+    out: Path | None = None
+    """Folder of the experiment (runs/<date and time>); below it <agent>/<env>/seed-<k>."""
+    overwrite: bool = False
+    """Replace a run that is there already."""
     json: bool = False
     """Print one JSON object on standard output, and everything else on standard error."""
 
+    def plan(self) -> Plan:
+        raise NotImplementedError
+
     def check(self) -> None:
-        whole("seeds", self.seeds, at_least=1)
-        whole("seed", self.seed, at_least=0)
-        both = self.episodes is not None and self.steps is not None
-        require(not both, "steps", self.steps, "a budget only if --episodes is not given")
-        for setting in ("episodes", "steps"):
-            if getattr(self, setting) is not None:
-                whole(setting, getattr(self, setting), at_least=1)
-        Compiled(self.agent, self.env, evaluate_every=self.evaluate_every)
-        writable_folder("out", self.out)
+        plan = self.plan()
+        if self.out is not None:
+            writable_folder("out", self.out)
+            check_free(plan, self.out, self.overwrite)
+        if plan.wandb:
+            require_wandb()
+        plan.check_fits()
 
     def run(self, console: Console) -> None:
         log = Console(stderr=True) if self.json else console
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total} {task.fields[unit]}"),
-            TextColumn("{task.fields[solved]}"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=log, transient=True) as bar:
-            task = bar.add_task("compiling", total=None, solved="", unit="")
-
-            def watch(progress: Any) -> None:
-                bar.update(
-                    task,
-                    description="training",
-                    total=progress.budget,
-                    completed=progress.done,
-                    unit=progress.unit,
-                    solved=f"solved {progress.solved}/{progress.seeds} seeds, "
-                    f"{progress.steps_per_second:,.0f} steps/s",
-                )
-
-            outcome = train(
-                self.agent,
-                self.env,
-                range(self.seed, self.seed + self.seeds),
-                episodes=self.episodes or (None if self.steps else 2000),
-                steps=self.steps,
-                evaluate_every=self.evaluate_every,
-                out=self.out,
-                watch=watch,
-            )
-        env = next(name for name, cls in ENVIRONMENTS.items() if cls is type(self.env))
-        summary = outcome.as_json(self.name, env)
-        write_summary(self.out, summary)
-        log.print(self._table(outcome))
-        log.print(f"Every episode is in {self.out / 'episodes.csv'}", soft_wrap=True)
+        group = begin(self.plan(), self.out or new_experiment(), self.typed)
+        found = _carry_out(group, log)
         if self.json:
-            print(json.dumps(summary))
-
-    def _table(self, outcome: Outcome) -> Table:
-        table = Table(title=f"{self.env}, {outcome.seconds:.1f} s")
-        for column in ("seed", "episodes", "solved at", "final return"):
-            table.add_column(column, justify="right")
-        rows = zip(
-            outcome.seeds, outcome.episodes, outcome.solved_at, outcome.final_return, strict=True
-        )
-        for seed, episodes, at, final in rows:
-            shown = "-" if final is None else f"{final:g}"
-            table.add_row(str(seed), str(episodes), str(at or f"> {episodes}"), shown)
-        table.add_section()
-        cap = min(outcome.episodes)
-        solved = [at or float("inf") for at in outcome.solved_at]
-        low, middle, high = np.quantile(solved, [0.25, 0.5, 0.75], method="closest_observation")
-        middle = outcome.median_solved_at or float("inf")
-        spread = " - ".join(_episode(at, cap) for at in (low, high))
-        table.add_row("median", "", _episode(middle, cap), "")
-        table.add_row("quartiles", "", spread, f"{outcome.solved_fraction:.0%} solved")
-        return table
+            print(json.dumps(found))
 
 
 @dataclass(frozen=True)
-class GymTrainCommand:
+class TrainCommand(_Train, CompiledPlan):
+    """Train an agent in an environment, ours or any of Gymnasium: randq train AGENT --env ENV."""
+
+    name: tyro.conf.Suppress[str]
+
+    def plan(self) -> Plan:
+        return CompiledPlan(**{name: getattr(self, name) for name in field_names(CompiledPlan)})
+
+
+@dataclass(frozen=True)
+class GymTrainCommand(_Train, GymPlan):
     """Train an agent in a Gymnasium environment, seed after seed: randq train AGENT --env ID."""
 
     name: tyro.conf.Suppress[str]
-    """The agent's name."""
-    agent: DQN
-    """Settings of the agent."""
     env: tyro.conf.Suppress[str]
-    """Id of the environment."""
-    env_kwargs: str = "{}"
-    """What the environment is made with, as a JSON object."""
-    seeds: int = 1
-    """How many seeds."""
-    seed: int = 0
-    """The first seed."""
-    steps: int = 100_000
-    """Steps of the environment for each seed."""
-    evaluation_episodes: int = 10
-    """Episodes that are played at the end with all randomness of the agent disabled."""
-    out: Path = Path("runs/train")
-    """Folder for episodes.csv, summary.json and the agents."""
+
+    def plan(self) -> Plan:
+        return GymPlan(**{name: getattr(self, name) for name in field_names(GymPlan)})
+
+
+@dataclass(frozen=True)
+class ResumeCommand:
+    """Go on with runs that were interrupted, as if they had not been: randq resume RUN."""
+
+    run_folder: tyro.conf.Positional[Path]
+    """Folder of a run, or one with runs in it."""
+    trust: bool = False
+    """Allow the run to name an environment whose module must be imported."""
     json: bool = False
-    """Print one JSON object on standard output, and everything else on standard error."""
+    """Print one JSON object on standard output (a list if there are several runs)."""
 
     def check(self) -> None:
-        for setting in ("seeds", "steps", "evaluation_episodes"):
-            whole(setting, getattr(self, setting), at_least=1)
-        whole("seed", self.seed, at_least=0)
-        Stepper(self._make()).env.close()
-        writable_folder("out", self.out)
-
-    def _make(self) -> Any:
-        return find(self.env, **_object("env-kwargs", self.env_kwargs))
+        for group in groups(self.run_folder, self.trust):
+            if not group.is_finished:
+                group.plan.check_fits()
 
     def run(self, console: Console) -> None:
         log = Console(stderr=True) if self.json else console
-        seeds, start, rows = range(self.seed, self.seed + self.seeds), time.perf_counter(), []
-        with (self.out / "episodes.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(("seed", "episode", *Played._fields))
-            for seed in seeds:
-                env = self._make()
-                agent = Agent(self.agent, Stepper(env).spaces).set_env(env, seed)
-                try:
-                    agent.learn(self.steps, progress_bar=not self.json)
-                finally:  # what was learnt until then is kept
-                    agent.save(self.out / f"seed-{seed}.randq")
-                    writer.writerows((seed, i, *x) for i, x in enumerate(agent.episodes, 1))
-                    file.flush()
-                found = evaluate(agent, self._make(), self.evaluation_episodes, seed)
-                rows.append((seed, len(agent.episodes), found))
-        seconds = time.perf_counter() - start
-        table = Table(title=f"{self.env}, {seconds:.1f} s")
-        for column in ("seed", "episodes", "return", "deviation"):
-            table.add_column(column, justify="right")
-        for seed, episodes, found in rows:
-            table.add_row(str(seed), str(episodes), f"{found.mean:g}", f"{found.std:.3g}")
-        summary = {
-            "agent": self.name,
-            "env": self.env,
-            "seeds": [
-                {"seed": seed, "solved_at": None, "episodes": episodes, "final_return": found.mean}
-                for seed, episodes, found in rows
-            ],
-            "median_solved_at": None,
-            "solved_fraction": None,
-            "steps_per_second": self.steps * self.seeds / seconds,
-            "seconds": seconds,
-        }
-        write_summary(self.out, summary)
-        log.print(table)
-        log.print(f"The agents are {self.out}/seed-*.randq, for randq.load", soft_wrap=True)
+        found = []
+        for group in groups(self.run_folder, self.trust):
+            if group.is_finished:
+                log.print(f"{group.where}: is finished already", soft_wrap=True)
+                found.append(summary(group.plan, group.results()))
+            else:
+                found.append(_carry_out(go_on(group), log))
         if self.json:
-            print(json.dumps(summary))
+            print(json.dumps(found[0] if len(found) == 1 else found))
 
 
-def _object(setting: str, text: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class RunsCommand:
+    """List runs, with how they are and how far: randq runs."""
+
+    folder: tyro.conf.Positional[Path] = Path("runs")
+    """Where to look for them."""
+    json: bool = False
+    """Print a JSON list."""
+
+    def check(self) -> None:
+        require(self.folder.is_dir(), "folder", str(self.folder), "a folder with runs in it")
+
+    def run(self, console: Console) -> None:
+        found = [directory.summary() for directory in find_runs(self.folder)]
+        if self.json:
+            print(json.dumps([each._asdict() for each in found]))
+            return
+        table = Table()
+        for column in ("run", "status", "progress", "last return", "age", "fingerprint"):
+            right = column in ("progress", "last return", "age")
+            table.add_column(column, justify="right" if right else "left", overflow="fold")
+        for each in found:
+            status = each.status if each.why is None else f"failed: {each.why}"
+            table.add_row(
+                escape(each.path),
+                escape(status),
+                "-" if each.done is None else f"{each.done}/{each.budget} {each.unit}",
+                "-" if each.last_return is None else f"{each.last_return:g}",
+                _age(each.age),
+                (each.fingerprint or "-")[:12],
+            )
+        console.print(table)
+
+
+def _carry_out(group: Group, log: Console) -> dict[str, Any]:
+    """Run it, show how it goes, and say how it went."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} {task.fields[unit]}"),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+    )
     try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    require(isinstance(value, dict), setting, text, 'a JSON object such as {"render_mode": null}')
-    return dict(value)
+        with Progress(*columns, console=log, transient=True) as bar:
+            task = bar.add_task("compiling", total=None, note="", unit="")
+
+            def watch(at: Any) -> None:
+                bar.update(
+                    task,
+                    description="training",
+                    total=at.budget,
+                    completed=at.done,
+                    unit=at.unit,
+                    note=at.note,
+                )
+
+            rows = carry_out(group, watch, lambda sentence: log.print(f"warning: {sentence}"))
+    except InterruptedRunError as interrupted:
+        print(f"randq: stopped by {interrupted}; all is kept. Go on with:", file=sys.stderr)
+        print(f"randq resume {shlex.quote(str(group.where))}", file=sys.stderr)
+        sys.exit(128 + interrupted.signal)
+    found = summary(group.plan, rows)
+    log.print(_table(group.plan, found))
+    where = group.directories[0].path.parent
+    log.print(f"The runs are {where}/seed-*, each with an agent for randq.load", soft_wrap=True)
+    return found
+
+
+def _table(plan: Plan, found: dict[str, Any]) -> Table:
+    seeds = found["seeds"]
+    table = Table(title=f"{plan.env}, {found['seconds']:.1f} s")
+    for column in ("seed", "episodes", "solved at", "final return"):
+        table.add_column(column, justify="right")
+    compiled = isinstance(plan, CompiledPlan)
+    for row in seeds:
+        shown = "-" if row["final_return"] is None else f"{row['final_return']:g}"
+        at = str(row["solved_at"] or f"> {row['episodes']}") if compiled else "-"
+        table.add_row(str(row["seed"]), str(row["episodes"]), at, shown)
+    if compiled:
+        table.add_section()
+        cap = min(row["episodes"] for row in seeds)
+        solved = [float(row["solved_at"] or "inf") for row in seeds]
+        low, high = np.quantile(solved, [0.25, 0.75], method="closest_observation")
+        middle = found["median_solved_at"] or float("inf")
+        spread = " - ".join(_episode(at, cap) for at in (low, high))
+        table.add_row("median", "", _episode(middle, cap), "")
+        table.add_row("quartiles", "", spread, f"{found['solved_fraction']:.0%} solved")
+    return table
+
+
+def _age(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
 
 
 @dataclass(frozen=True)
@@ -297,6 +310,8 @@ def _episode(at: float, cap: int) -> str:
 
 COMMANDS: dict[str, Any] = {
     "train": TrainCommand,
+    "resume": ResumeCommand,
+    "runs": RunsCommand,
     "reproduce": reproduce.ReproduceCommand,
     "search": reproduce.SearchCommand,
     "regression": RegressionCommand,
@@ -334,25 +349,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _train_default(rest: list[str]) -> TrainCommand | GymTrainCommand:
-    """Take AGENT and --env ENV off the arguments: they decide which settings there are."""
-    agent = rest.pop(0) if rest and not rest[0].startswith("-") else "mnf-dqn"
-    env = "nchain"
+    """Take AGENT, --env ENV and --config FILE off the arguments: they decide what settings are."""
+    typed = shlex.join(["randq", "train", *rest])
+    agent = rest.pop(0) if rest and not rest[0].startswith("-") else None
+    env, config = _take(rest, "--env"), _take(rest, "--config")
+    if config is None:
+        kwargs = [rest[i + 1] for i, word in enumerate(rest[:-1]) if word == "--env-kwargs"]
+        plan = default_plan(agent or "mnf-dqn", env or "nchain", *kwargs[:1])
+    else:
+        given = {"agent": agent, "env": env}
+        for name, value in given.items():
+            require(value is None, name, value, "nothing: the settings file says it")
+        plan = read_plan(read_json(Path(config)), trust="--trust" in rest)
+    command = TrainCommand if isinstance(plan, CompiledPlan) else GymTrainCommand
+    settings = {name: getattr(plan, name) for name in field_names(plan)}
+    return command(**settings, typed=typed, config=None if config is None else Path(config))
+
+
+def _take(rest: list[str], option: str) -> str | None:
+    """Take an option and its value off the arguments."""
     for i, word in enumerate(rest):
-        if word == "--env" and i + 1 < len(rest):
-            env = rest[i + 1]
+        if word == option and i + 1 < len(rest):
+            value = rest[i + 1]
             del rest[i : i + 2]
-            break
-        if word.startswith("--env="):
-            env = rest.pop(i).removeprefix("--env=")
-            break
-    one_of("agent", agent, PRESETS)
-    if env in ENVIRONMENTS:
-        return TrainCommand(name=agent, agent=preset(agent, env), env=ENVIRONMENTS[env]())
-    kwargs = [rest[i + 1] for i, word in enumerate(rest[:-1]) if word == "--env-kwargs"]
-    made = find(env, **_object("env-kwargs", kwargs[0] if kwargs else "{}"))
-    settings = preset(agent, domain(env, Stepper(made).spaces))
-    made.close()
-    return GymTrainCommand(name=agent, agent=settings, env=env)
+            return value
+        if word.startswith(f"{option}="):
+            return rest.pop(i).removeprefix(f"{option}=")
+    return None
 
 
 def _refuse(sentence: str, status: int = 2) -> NoReturn:

@@ -68,6 +68,14 @@ def available_memory() -> float:
     return 1024 * float(found[0]) if found else float("inf")
 
 
+def replay_fits(size: int, capacity: int) -> None:
+    """Refuse a replay of so many bytes if it is larger than the memory of this machine."""
+    free = available_memory()
+    takes = f"a replay that fits into the {free / 1e9:.1f} GB of memory that are free"
+    got = f"{capacity} transitions of {size / 1e9:.1f} GB together"
+    require(size < 0.9 * free, "replay_capacity", got, takes)
+
+
 def floating(setting: str, got: Any) -> jnp.dtype:
     """Require a floating-point dtype that JAX will honour rather than silently truncate."""
     try:

@@ -1,7 +1,7 @@
 """Evaluation: one roll-out with all randomness of the agent disabled, and when a task is solved."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -57,8 +57,10 @@ class Streak:
     length: int = 100
     solved_at: int | None = None
     """Episode, counted from 1, at which the streak begins; None while there is none."""
-    _begins: int = field(default=0, init=False)
-    _current: int = field(default=0, init=False)
+    begins: int = 0
+    """Where the streak that is under way began ..."""
+    current: int = 0
+    """... and how long it is."""
 
     def __post_init__(self) -> None:
         whole("streak", self.length, at_least=1)
@@ -66,12 +68,12 @@ class Streak:
     def add(self, episode: int, optimal: bool) -> None:
         """Take the evaluation after an episode."""
         if not optimal:
-            self._current = 0
+            self.current = 0
             return
-        self._begins = self._begins if self._current else episode
-        self._current += 1
-        if self._current >= self.length and self.solved_at is None:
-            self.solved_at = self._begins
+        self.begins = self.begins if self.current else episode
+        self.current += 1
+        if self.current >= self.length and self.solved_at is None:
+            self.solved_at = self.begins
 
 
 @dataclass
@@ -83,10 +85,11 @@ class GoodShare:
 
     solved_at: int | None = None
     """Episode, counted from 1, at which the share was first exceeded; None while it was not."""
-    _good: int = field(default=0, init=False)
+    good: int = 0
+    """Episodes so far that were good."""
 
     def add(self, episode: int, good: bool) -> None:
         """Take the next training episode."""
-        self._good += good
-        if 10 * self._good > episode and self.solved_at is None:
+        self.good += good
+        if 10 * self.good > episode and self.solved_at is None:
             self.solved_at = episode

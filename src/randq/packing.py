@@ -35,15 +35,15 @@ class Packing:
         groups = [jnp.concatenate([rows[i] for i in group], axis=axes) for group in self._groups]
         return [*groups, *(leaves[i] for i in self._alone)]
 
-    def unpack(self, packed: list[Array], axes: int = 0) -> PyTree:
-        """The tree again."""
+    def unpack(self, packed: list[Any], axes: int = 0) -> PyTree:
+        """The tree again, of JAX's arrays or of views of numpy's."""
         leaves: list[Any] = [None] * len(self._shapes)
         for group, row in zip(self._groups, packed, strict=False):
             start = 0
             for i in group:
                 size = math.prod(self._shapes[i])
                 part = row[..., start : start + size]
-                leaves[i] = part.reshape(*row.shape[:axes], *self._shapes[i])
+                leaves[i] = part.reshape((*row.shape[:axes], *self._shapes[i]))
                 start += size
         for i, leaf in zip(self._alone, packed[len(self._groups) :], strict=True):
             leaves[i] = leaf

@@ -13,11 +13,12 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from randq.config import one_of, override, require
+from randq.envs import ENVIRONMENTS, Environment
 from randq.posteriors import FAMILIES, Family
 
 T = TypeVar("T")
 
-KINDS: dict[type, Mapping[str, type]] = {Family: FAMILIES}
+KINDS: dict[type, Mapping[str, type]] = {Family: FAMILIES, Environment: ENVIRONMENTS}
 """What may stand where a type is only the base of it, by name."""
 
 MAX_PROBLEMS, MAX_ENTRIES, MAX_LETTERS = 100, 100_000, 80
@@ -169,12 +170,14 @@ class _Reader:
                 return
             except ValueError as error:
                 setting, _, complaint = str(error).partition(": ")
-                name = setting.rpartition(".")[2]
+                first, name = setting.partition(".")[0], setting.rpartition(".")[2]
                 words = set(re.findall(r"\w+", complaint.rpartition(", takes ")[2]))
                 if not words & refused:
+                    inside = name if name in known else setting if first in known else None
+                    path = f"{where}.{inside}".lstrip(".")
                     whole = f"{where or 'settings'}: {error}"
-                    self.refuse(f"{_path(where, name)}: {complaint}" if name in known else whole)
-                culprits = values.keys() & {name} or values.keys() & words
+                    self.refuse(f"{path}: {complaint}" if inside else whole)
+                culprits = values.keys() & {name, first} or values.keys() & words
                 if not culprits:
                     return
                 refused |= culprits
@@ -196,8 +199,8 @@ def _kinds(hint: Any) -> dict[str, type]:
     """The records that may stand here, by name."""
     kinds: dict[str, type] = {}
     for arm in _arms(hint):
-        if arm in KINDS:
-            kinds.update(KINDS[arm])
+        if (base := get_origin(arm) or arm) in KINDS:
+            kinds.update(KINDS[base])
         elif isinstance(arm, type) and is_dataclass(arm):
             kinds[arm.__name__] = arm
     return kinds

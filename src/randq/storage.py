@@ -9,7 +9,7 @@ import json
 import os
 import reprlib
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +25,10 @@ from randq.config import require
 from randq.types import PyTree
 
 FORMAT = 1
+TEMPORARY = ".tmp-"
+"""How the name of a file begins that is not complete."""
 METADATA = {"randq", "format", "header", "arrays", "sha256"}
+ARRAYS = (jax.Array, np.ndarray, np.generic)
 MAX_HEADER = 2**22
 """Bytes of JSON and names in a file. To read them takes many times as much memory."""
 
@@ -41,22 +44,36 @@ class StorageError(ValueError):
     """A file that cannot be written, or does not hold what it should."""
 
 
-def save(path: Path, tree: PyTree, header: dict[str, Any]) -> None:
-    """Put a tree of arrays and some JSON into a file. If that fails, an older file is untouched."""
-    arrays = {name: _plain(leaf) for name, leaf in _named(tree, jax.Array, np.ndarray).items()}
+def save(
+    path: Path,
+    tree: PyTree,
+    header: dict[str, Any],
+    may_be_nan: Callable[[str], bool] = lambda name: False,
+) -> None:
+    """Put a tree of arrays and some JSON into a file. If that fails, an older file is untouched.
+
+    All numbers must be finite but those of arrays that, by their name, may be otherwise.
+    """
+    arrays = {name: _plain(leaf) for name, leaf in _named(tree, *ARRAYS).items()}
     for name, array in arrays.items():
         require(array.dtype.name in TYPES, name, array.dtype.name, "one of " + ", ".join(TYPES))
-        require(_is_finite(array), name, "values that are not finite", "finite ones")
+        ok = may_be_nan(name) or _is_finite(array)
+        require(ok, name, "values that are not finite", "finite ones")
     metadata = {
         "randq": version("randq"),
         "format": str(FORMAT),
         "header": json.dumps(header, allow_nan=False),
         "arrays": _digest(arrays),
     }
-    content = serialised(arrays, {**metadata, "sha256": _seal(metadata)})
+    content = _in_order(serialised(arrays, {**metadata, "sha256": _seal(metadata)}))
     size = int.from_bytes(content[:8], "little")
     require(size <= MAX_HEADER, "header", size, f"at most {MAX_HEADER} bytes, names included")
-    new = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    write(path, content)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Make a file, whole or not at all: it gets its name when it is safely on the disk."""
+    new = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
     try:
         try:
             with new.open("xb") as file:
@@ -89,7 +106,9 @@ def read_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def load(path: Path, like: PyTree) -> PyTree:
+def load(
+    path: Path, like: PyTree, may_be_nan: Callable[[str], bool] = lambda name: False
+) -> PyTree:
     """The arrays of a file in a tree like this one, which has the types and shapes to expect."""
     wanted = _named(like, jax.Array, np.ndarray, jax.ShapeDtypeStruct)
     with _opened(path) as file:
@@ -108,13 +127,19 @@ def load(path: Path, like: PyTree) -> PyTree:
     if _digest(arrays) != digest:
         raise StorageError(f"{path}: is damaged (its arrays do not match their checksum)")
     for name, array in arrays.items():
-        if not _is_finite(array):
+        if not may_be_nan(name) and not _is_finite(array):
             raise StorageError(f"{path}: {name}: got values that are not finite")
     leaves = [_restored(leaf, arrays[name]) for name, leaf in wanted.items()]
     for (name, leaf), restored in zip(wanted.items(), leaves, strict=True):
         if restored.dtype != leaf.dtype:
             raise StorageError(f"{path}: {name}: got {leaf.dtype}, which takes jax_enable_x64")
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def digest(tree: PyTree) -> str:
+    """A checksum of the arrays of a tree, their names, types and shapes."""
+    named = _named(tree, *ARRAYS)
+    return _digest({name: _plain(leaf) for name, leaf in named.items()})
 
 
 @contextmanager
@@ -150,6 +175,14 @@ def _metadata(path: Path, file: Any) -> dict[str, str]:
     if metadata.keys() != METADATA or metadata["sha256"] != _seal(metadata):
         raise StorageError(f"{path}: is damaged (its header does not match its checksum)")
     return metadata
+
+
+def _in_order(content: bytes) -> bytes:
+    """A file with its names in order, so that the same content is always the same file."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:start]), sort_keys=True).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + content[start:]
 
 
 def _named(tree: PyTree, *kinds: type) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 The program is played by a script where only that matters, so that nothing needs compiling.
 """
 
-import csv
-import json
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -16,9 +14,9 @@ import pytest
 import randq.runs.train as train_module
 from randq.envs import CartPole, DeepSea, NChain
 from randq.envs.base import is_optimal
-from randq.loops.compiled import Record, Steps
+from randq.loops.compiled import Compiled, Record, RunState, Steps
 from randq.presets import preset
-from randq.runs.train import Outcome, censored_median, train, write_summary
+from randq.runs.train import Outcome, censored_median, train
 
 ENV = NChain(length=4)
 AGENT = preset("ddqn", "nchain")
@@ -29,17 +27,13 @@ def script(monkeypatch):
     """Evaluations for two seeds, by episode; training returns are half of them."""
     played = SimpleNamespace(evaluations=np.zeros((0, 2)), chunks=[], seeds=None)
 
-    class Scripted:
-        steps_per_block = ENV.max_steps
-
-        def __init__(self, agent, env, chunk=100, evaluate_every=1):
-            self.chunk, self.evaluate_every = chunk, evaluate_every
-
+    class Scripted(Compiled):
         def init(self, seeds):
             played.seeds = seeds.tolist()
-            return 0
+            return RunState(*[None] * 8, block=0)
 
-        def run(self, state, blocks):
+        def run(self, run_state, blocks):
+            state = run_state.block
             played.chunks.append(blocks)
             rows = played.evaluations[state : state + blocks].astype(np.float32)
             assert len(rows) == blocks
@@ -53,7 +47,7 @@ def script(monkeypatch):
             numbers = np.arange(state + 1, state + blocks + 1)
             due = np.broadcast_to(numbers[:, None] % self.evaluate_every == 0, rows.shape)
             record = Record(steps, due, rows, good[1], rows + 100, rows + 200)
-            return state + blocks, record
+            return run_state._replace(block=state + blocks), record
 
     monkeypatch.setattr(train_module, "Compiled", Scripted)
     return played
@@ -133,52 +127,65 @@ def test_no_seeds_are_refused(script):
         train(AGENT, ENV, [], episodes=3)
 
 
-def test_every_episode_of_every_seed_is_written(script, tmp_path):
+class Kept:
+    """Keeps what a keeper is given."""
+
+    def __init__(self):
+        self.rows, self.records, self.steps = {}, [], []
+
+    def begin(self, training):
+        self.rows = {seed: [] for seed in training.seeds}
+
+    def chunk(self, training, record, rows):
+        self.records.append(record)
+        self.steps.append(training.steps)
+        for seed, new in zip(training.seeds, rows, strict=True):
+            self.rows[seed] += new
+
+
+def test_every_episode_of_every_seed_is_kept(script):
     script.evaluations = returns("0110100", "1101001")
-    train(AGENT, ENV, [5, 9], episodes=7, streak=50, chunk=3, out=tmp_path / "new" / "run")
-    with (tmp_path / "new" / "run" / "episodes.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [(int(r["episode"]), int(r["seed"])) for r in rows] == [
-        (episode, seed) for episode in range(1, 8) for seed in (5, 9)
-    ]
-    evaluated = np.array([float(r["eval_return"]) for r in rows]).reshape(7, 2)
-    np.testing.assert_array_equal(evaluated, script.evaluations)
-    for column, expected in {
-        "train_return": evaluated / 2,
-        "loss": evaluated + 100,
-        "cost": evaluated + 200,
-    }.items():
-        values = np.array([float(r[column]) for r in rows]).reshape(7, 2)
-        np.testing.assert_array_equal(values, expected)
+    kept = Kept()
+    train(AGENT, ENV, [5, 9], episodes=7, streak=50, chunk=3, keeper=kept)
+    assert kept.steps == [36, 72, 84]
+    for column, seed in enumerate((5, 9)):
+        rows = kept.rows[seed]
+        assert [row.episode for row in rows] == list(range(1, 8))
+        assert [row.step for row in rows] == [row.eval_step for row in rows]
+        assert [row.step for row in rows] == list(range(12, 85, 12))
+        assert {row.length for row in rows} == {12}
+        expected = script.evaluations[:, column].tolist()
+        assert [row.eval_return for row in rows] == expected
+        assert [row.train_return for row in rows] == [value / 2 for value in expected]
 
 
-def test_evaluations_may_be_rare(script, tmp_path):
+def test_evaluations_may_be_rare(script):
     script.evaluations = returns("0110110110", "1001001001")
+    kept = Kept()
     outcome = train(
-        AGENT, ENV, [5, 9], episodes=10, evaluate_every=3, streak=2, chunk=4, out=tmp_path
+        AGENT, ENV, [5, 9], episodes=10, evaluate_every=3, streak=2, chunk=4, keeper=kept
     )
     assert outcome.solved_at == (3, None)
     assert outcome.final_return == (10.0, 3.0)
-    with (tmp_path / "episodes.csv").open() as file:
-        rows = [row["eval_return"] for row in csv.DictReader(file) if row["seed"] == "5"]
-    assert rows == ["", "", "10", "", "", "10", "", "", "10", ""]
+    found = [row.eval_return for row in kept.rows[5]]
+    assert found == [None, None, 10, None, None, 10, None, None, 10, None]
 
 
-def test_seeds_that_are_ahead_wait_for_the_others_unrecorded(tmp_path):
+def test_seeds_that_are_ahead_wait_for_the_others_unrecorded():
     """Episodes of many lengths, in the real program."""
     agent = replace(preset("ddqn"), update_every=3, hidden=(4,), random_steps=10_000)
-    seen = []
+    seen, kept = [], Kept()
     outcome = train(
-        agent, CartPole(), range(4), episodes=25, chunk=1, out=tmp_path, watch=seen.append
+        agent, CartPole(), range(4), episodes=25, chunk=1, keeper=kept, watch=seen.append
     )
     assert outcome.episodes == (25, 25, 25, 25)
-    with (tmp_path / "episodes.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 100
-    for seed in "0123":
-        own = [row for row in rows if row["seed"] == seed]
-        assert [int(row["episode"]) for row in own] == list(range(1, 26))
-        assert [float(row["train_return"]) for row in own] == [int(row["length"]) for row in own]
+    for seed in range(4):
+        own = kept.rows[seed]
+        assert [row.episode for row in own] == list(range(1, 26))
+        assert [row.train_return for row in own] == [row.length for row in own]
+        assert [row.step for row in own] == np.cumsum([row.length for row in own]).tolist()
+        assert all(row.step <= row.eval_step < row.step + 3 for row in own)
+    rows = [row._asdict() for seed in range(4) for row in kept.rows[seed]]
     assert len({row["length"] for row in rows}) > 10
     assert seen[-1].done == 25
     assert all(a.done <= b.done for a, b in pairwise(seen))
@@ -203,7 +210,7 @@ def test_censored_median(values, median):
     assert censored_median(values) == median
 
 
-def test_json_has_its_stable_keys(tmp_path):
+def test_json_has_its_stable_keys():
     curves = {"first_good": (1, None), "returns": ((), ()), "evaluations": ((), ())}
     outcome = Outcome(
         seeds=(3, 4),
@@ -236,8 +243,6 @@ def test_json_has_its_stable_keys(tmp_path):
     assert (summary["agent"], summary["env"]) == ("mnf-dqn", "nchain")
     assert summary["median_solved_at"] is None
     assert summary["solved_fraction"] == 0.5
-    write_summary(tmp_path, summary)
-    assert json.loads((tmp_path / "summary.json").read_text()) == summary
 
 
 # --- learning ----------------------------------------------------------------------------------

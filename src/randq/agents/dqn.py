@@ -63,6 +63,19 @@ class Metrics(NamedTuple):
     """Euclidean norm of the gradient."""
 
 
+class Spread(NamedTuple):
+    """How far the draws of a posterior differ."""
+
+    q_std: Scalar
+    """Standard deviation of a Q-value over draws, on average."""
+    action_disagreement: Scalar
+    """Share of the draws whose best action is not the most frequent one, on average."""
+
+
+LOOK = 32
+"""How many observations a look at the spread takes."""
+
+
 @dataclass(frozen=True)
 class DQN:
     """Settings of DQN. The defaults are those of the authors' n-chain experiment."""
@@ -279,6 +292,18 @@ class DQN:
     def evaluator(self, state: DQNState) -> Function:
         """Scores whose argmax is the action, with all randomness disabled."""
         return state.posterior.evaluator()
+
+    def spread(self, state: DQNState, observations: PyTree, key: Key, draws: int = 10) -> Spread:
+        """How far draws of the posterior differ for a batch of observations."""
+        keys = jax.random.split(key, draws)
+        values = jax.lax.map(
+            lambda key: jax.vmap(state.posterior.sample(key).network)(observations), keys
+        )
+        best = jnp.argmax(values, axis=2)
+        votes = jnp.mean(jax.nn.one_hot(best, values.shape[2], dtype=values.dtype), axis=0)
+        disagreement = 1 - jnp.mean(jnp.max(votes, axis=1))
+        # Counted from the first draw: where draws are equal, it is 0 and not a rounding error.
+        return Spread(jnp.mean(jnp.std(values - values[:1], axis=0)), disagreement)
 
     def _loss(
         self, params: Posterior, rest: Posterior, target: Posterior, batch: Transition, key: Key

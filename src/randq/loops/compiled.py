@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from randq.agents.dqn import DQN, DQNState, Metrics
-from randq.config import require, whole
+from randq.agents.dqn import DQN, LOOK, DQNState, Metrics, Spread
+from randq.config import replay_fits, require, whole
 from randq.envs.base import Environment
 from randq.evaluation import Episode, rollout
 from randq.loops.keys import StepKeys, UpdateKeys, block_keys, run_keys
@@ -113,6 +113,20 @@ class Compiled:
         state, records = self._program(state, jnp.int32(blocks))
         return state, jax.tree.map(lambda x: np.asarray(x)[:blocks], records)
 
+    def spread(self, state: RunState) -> Spread:
+        """For each seed, how far draws differ for observations from its replay."""
+        return self._spread(state)
+
+    def shape(self, seeds: int) -> RunState:
+        """The shapes of the state of so many seeds."""
+        shape: RunState = jax.eval_shape(self._start, jnp.zeros(seeds, jnp.int32))
+        return shape
+
+    def check_fits(self, seeds: int) -> None:
+        """Refuse a replay that is larger than the memory of this machine."""
+        size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(self.shape(seeds).replay))
+        replay_fits(size, self.agent.replay_capacity)
+
     # For small programs compiling takes longer than running. What runs once is not optimised at
     # all; what runs for long is optimised a little less, which costs no speed that was measured.
 
@@ -124,6 +138,18 @@ class Compiled:
     def _program(self) -> Any:
         options = {"xla_backend_optimization_level": 1}
         return jax.jit(self._run, donate_argnums=0, compiler_options=options)
+
+    @cached_property
+    def _spread(self) -> Any:
+        def one(state: RunState) -> Spread:
+            # Keys of its own, so that to look changes nothing.
+            sample_key, key = jax.random.split(jax.random.fold_in(state.eval_key, -1 - state.block))
+            items = self.ring.sample(state.replay, sample_key, LOOK)
+            return self.agent.spread(state.agent, jax.vmap(self.env.encode)(items.observation), key)
+
+        axes = RunState._make([*[0] * (len(RunState._fields) - 1), None])
+        over_seeds = jax.vmap(one, in_axes=(axes,))
+        return jax.jit(over_seeds, compiler_options={"xla_backend_optimization_level": 0})
 
     def _init(self, seeds: Int32[Array, " seeds"]) -> RunState:
         def one(seed: Int32[Array, ""]) -> RunState:

@@ -8,18 +8,22 @@ holds a draw of its own. With one environment the keys are those of the compiled
 import math
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from randq.agents.dqn import DQN, DQNState, Metrics
-from randq.config import available_memory, require, whole
+from randq import storage
+from randq.agents.dqn import DQN, LOOK, DQNState, Metrics, Spread
+from randq.config import replay_fits, whole
 from randq.envs.gym.stepper import Arrived
 from randq.loops.keys import StepKeys, UpdateKeys, block_keys, run_keys
 from randq.packing import Packing
 from randq.posteriors.base import Function
 from randq.replay.ring import Ring, RingState
+from randq.settings import to_json
 from randq.types import (
     Array,
     Bool,
@@ -127,14 +131,28 @@ class Host:
         """What is worth keeping; a copy."""
         return self._remember(packed)
 
+    def spread(self, packed: Packed) -> Spread:
+        """How far draws differ for observations from the replay."""
+        return self._spread(packed)
+
+    def save(self, path: Path, memory: Memory) -> None:
+        """Write an agent to one file of plain arrays and settings, whole or not at all."""
+        storage.save(path, memory, to_json(self))
+
+    def unpacked(self, packed: Packed) -> HostState:
+        """The state, to look at before the next step uses it up: nothing is copied."""
+        state: HostState = self._packing.unpack([np.asarray(x) for x in packed])
+        return state
+
+    def packed(self, state: HostState) -> Packed:
+        """A state as `step` takes it."""
+        return self._packing.pack(state)
+
     def check_fits(self) -> None:
         """Refuse a replay that is larger than the memory of this machine."""
         replay = jax.eval_shape(self.start, jnp.int32(0)).replay.items
         size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(replay))
-        free = available_memory()
-        takes = f"a replay that fits into the {free / 1e9:.1f} GB of memory that are free"
-        got = f"{self.agent.replay_capacity} transitions of {size / 1e9:.1f} GB together"
-        require(size < 0.9 * free, "replay_capacity", got, takes)
+        replay_fits(size, self.agent.replay_capacity)
 
     def step(self, state: Packed, arrived: Arrived) -> tuple[Packed, Array]:
         """Take in what a step led to, learn, and choose actions. The old state is used up.
@@ -204,6 +222,17 @@ class Host:
             return _copied(found)
 
         return jax.jit(vitals)
+
+    @cached_property
+    def _spread(self) -> Any:
+        def spread(packed: Packed) -> Spread:
+            state = self._packing.unpack(packed)
+            # Keys of its own, so that to look changes nothing.
+            sample_key, key = jax.random.split(jax.random.fold_in(state.key, -1 - state.calls))
+            seen = self._sample(state.replay, sample_key, LOOK).observation
+            return self.agent.spread(state.agent, seen, key)
+
+        return jax.jit(spread)
 
     @cached_property
     def _remember(self) -> Any:

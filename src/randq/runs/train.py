@@ -1,13 +1,9 @@
 """Train many seeds of one agent in chunks, watch them, and stop when all have solved the task."""
 
-import csv
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +12,7 @@ from randq.agents.dqn import DQN
 from randq.config import require, whole
 from randq.envs.base import Environment
 from randq.evaluation import GoodShare, Streak
-from randq.loops.compiled import Compiled, Record
+from randq.loops.compiled import Compiled, Record, RunState
 
 
 @dataclass(frozen=True)
@@ -99,16 +95,17 @@ def censored_median(values: Sequence[int | None]) -> float | None:
 
 
 class EpisodeRow(NamedTuple):
-    """One episode of one seed, as it stands in `episodes.csv`."""
+    """One episode of one seed."""
 
     episode: int
-    seed: int
+    step: int
+    """Steps of the seed when it ended."""
     length: int
     train_return: float
+    eval_step: int
+    """Steps of the seed when an evaluation followed ..."""
     eval_return: float | None
-    """None where no evaluation followed this episode."""
-    loss: float
-    cost: float
+    """... and its return; None where none did."""
 
 
 @dataclass
@@ -121,6 +118,7 @@ class SeedLog:
     episodes: int = 0
     first_good: int | None = None
     returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
     evaluations: list[tuple[int, float]] = field(default_factory=list)
 
     @property
@@ -128,9 +126,9 @@ class SeedLog:
         return self.evaluations[-1][1] if self.evaluations else None
 
     def add(
-        self, record: Record, column: int, budget: int | None
-    ) -> Iterator[tuple[int, EpisodeRow]]:
-        """Take a chunk: its episodes up to the budget, each with the step at which it ended."""
+        self, record: Record, column: int, budget: int | None, before: int
+    ) -> Iterator[EpisodeRow]:
+        """Take a chunk, which begins after so many steps: its episodes up to the budget."""
         blocks = len(record.loss)
         ended, good, total, length = (x[..., column].reshape(-1) for x in record.steps)
         ends = np.flatnonzero(ended)
@@ -141,6 +139,7 @@ class SeedLog:
             self.episodes += 1
             self.trained.add(self.episodes, bool(good[step]))
             self.returns.append(float(total[step]))
+            self.lengths.append(int(length[step]))
             if good[step] and self.first_good is None:
                 self.first_good = self.episodes
             block, value = step // per_block, None
@@ -149,9 +148,44 @@ class SeedLog:
                 value = float(record.eval_return[block, column])
                 self.evaluations.append((self.episodes, value))
                 self.evaluated.add(self.episodes, bool(record.eval_good[block, column]))
-            loss, cost = float(record.loss[block, column]), float(record.cost[block, column])
-            row = (self.episodes, self.seed, int(length[step]), float(total[step]), value)
-            yield int(step), EpisodeRow(*row, loss, cost)
+            yield EpisodeRow(
+                episode=self.episodes,
+                step=before + int(step) + 1,
+                length=self.lengths[-1],
+                train_return=self.returns[-1],
+                eval_step=before + int(block + 1) * per_block,
+                eval_return=value,
+            )
+
+
+@dataclass
+class Training:
+    """Many seeds of one agent under way."""
+
+    program: Compiled
+    seeds: tuple[int, ...]
+    logs: list[SeedLog]
+    state: RunState
+    blocks: int = 0
+    """Blocks that were run."""
+    elapsed: float = 0.0
+    """Seconds that this took."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of each seed."""
+        return self.blocks * self.program.steps_per_block
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """Who keeps what a run comes to."""
+
+    def begin(self, training: Training) -> None:
+        """Before the first chunk: perhaps put the run to where it was once."""
+
+    def chunk(self, training: Training, record: Record, rows: list[list[EpisodeRow]]) -> None:
+        """After each chunk, with the episodes of each seed."""
 
 
 def train(
@@ -165,7 +199,7 @@ def train(
     streak: int = 100,
     until_solved: bool = True,
     chunk: int | None = None,
-    out: Path | None = None,
+    keeper: Keeper | None = None,
     watch: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
     """Train all seeds at once, for a budget of episodes or of steps, or until all have solved it.
@@ -173,8 +207,7 @@ def train(
     With `until_solved` it stops when every seed has had a streak of successful evaluations.
 
     Seeds that are ahead of others play on, unrecorded, until the last one has had its episodes. A
-    `chunk` is what runs between two looks: so many episodes of the greatest length. With `out`,
-    every episode goes to `out/episodes.csv`.
+    `chunk` is what runs between two looks: so many episodes of the greatest length.
     """
     budget = {"episodes": episodes, "steps": steps}
     require((episodes is None) != (steps is None), "budget", budget, "either episodes or steps")
@@ -189,32 +222,34 @@ def train(
     assert longest is not None
     program = Compiled(agent, env, max(1, chunk * longest // block), evaluate_every)
 
-    def left(done: int) -> int:
+    before = time.perf_counter()
+    state = program.init(jnp.asarray(seeds, jnp.int32))
+    run = Training(program, tuple(seeds), logs, state)
+    if keeper is not None:
+        keeper.begin(run)
+
+    def left() -> int:
         """The blocks that are needed at most."""
+        if until_solved and all(log.evaluated.solved_at is not None for log in logs):
+            return 0
         if steps is not None:
-            return -(-steps // block) - done
+            return -(-steps // block) - run.blocks
         assert episodes is not None
         return -(-(episodes - min(log.episodes for log in logs)) * longest // block)
 
-    start = time.perf_counter()
-    state = program.init(jnp.asarray(seeds, jnp.int32))
-    done = 0
-    with ExitStack() as stack:
-        write = _writer(stack, out)
-        while True:
-            state, record = program.run(state, min(program.chunk, left(done)))
-            done += len(record.loss)
-            rows = [row for i, log in enumerate(logs) for row in log.add(record, i, episodes)]
-            write(row for _, row in sorted(rows, key=lambda entry: (entry[0], entry[1].seed)))
-            seconds = time.perf_counter() - start
-            solved = sum(log.evaluated.solved_at is not None for log in logs)
-            at = min(log.episodes for log in logs) if steps is None else done * block
-            unit, total = ("steps", steps) if steps is not None else ("episodes", episodes)
-            assert total is not None
-            speed = done * block * len(seeds) / seconds
-            watch(Progress(min(at, total), total, unit, solved, len(seeds), speed))
-            if (until_solved and solved == len(seeds)) or left(done) <= 0:
-                break
+    while (count := min(program.chunk, left())) > 0:
+        run.state, record = program.run(run.state, count)
+        rows = [list(log.add(record, i, episodes, run.steps)) for i, log in enumerate(logs)]
+        run.blocks += count
+        run.elapsed += -before + (before := time.perf_counter())
+        if keeper is not None:
+            keeper.chunk(run, record, rows)
+        at = min(log.episodes for log in logs) if steps is None else run.steps
+        unit, total = ("steps", steps) if steps is not None else ("episodes", episodes)
+        assert total is not None
+        solved = sum(log.evaluated.solved_at is not None for log in logs)
+        speed = run.steps * len(seeds) / run.elapsed
+        watch(Progress(min(at, total), total, unit, solved, len(seeds), speed))
 
     return Outcome(
         seeds=tuple(seeds),
@@ -225,27 +260,6 @@ def train(
         first_good=tuple(log.first_good for log in logs),
         returns=tuple(tuple(log.returns) for log in logs),
         evaluations=tuple(tuple(log.evaluations) for log in logs),
-        steps_per_second=speed,
-        seconds=seconds,
+        steps_per_second=run.steps * len(seeds) / max(run.elapsed, 1e-9),
+        seconds=run.elapsed,
     )
-
-
-def _writer(stack: ExitStack, out: Path | None) -> Callable[[Iterable[EpisodeRow]], None]:
-    if out is None:
-        return lambda rows: None
-    out.mkdir(parents=True, exist_ok=True)
-    file = stack.enter_context((out / "episodes.csv").open("w", newline=""))
-    writer = csv.writer(file)
-    writer.writerow(EpisodeRow._fields)
-
-    def write(rows: Iterable[EpisodeRow]) -> None:
-        for row in rows:
-            writer.writerow(f"{x:.6g}" if isinstance(x, float) else x for x in row)
-        file.flush()
-
-    return write
-
-
-def write_summary(out: Path, summary: dict[str, Any]) -> None:
-    """Keep what a run came to, beside its episodes."""
-    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

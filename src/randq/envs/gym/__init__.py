@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from randq import config
@@ -78,6 +79,16 @@ class GymnasiumEnv(gymnasium.Env[np.ndarray, np.int64]):
             self._world, self._key = _begin(self.environment, jax.random.key(int(drawn)))
         self._key, self._state, observation = _reset(self.environment, self._world, self._key)
         return np.array(observation), {}
+
+    @property
+    def rng_state(self) -> list[int]:
+        """What decides all randomness to come, as plain numbers; it can be put back."""
+        assert self._key is not None
+        return [int(number) for number in jax.random.key_data(self._key)]
+
+    @rng_state.setter
+    def rng_state(self, numbers: list[int]) -> None:
+        self._key = jax.random.wrap_key_data(jnp.array(numbers, jnp.uint32))
 
     def step(self, action: np.int64 | int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         config.require(action in self.action_space, "action", action, str(self.action_space))

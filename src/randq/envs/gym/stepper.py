@@ -37,6 +37,17 @@ class Arrived(NamedTuple):
     """Whether the action was taken; not where an environment only reset itself."""
 
 
+class Position(NamedTuple):
+    """How to get to a place in an episode."""
+
+    seed: int
+    """What the environment was seeded with before."""
+    rng: Any
+    """State of its random generator before the episode, as JSON has it; None if just seeded."""
+    actions: np.ndarray
+    """What was done in the episode."""
+
+
 def spaces_of(observation: spaces.Space[Any], action: spaces.Space[Any]) -> Spaces:
     """The two spaces as plain numbers, or a refusal in one sentence."""
     require(
@@ -107,11 +118,17 @@ class Stepper:
         """Where the next step only resets."""
         self.steps = 0
         """Steps of each environment so far."""
+        self._seed: int | None = None
+        """What the environment was seeded with last."""
+        self._begun: tuple[int, Any] | None = None
+        """How the episode began; None where that is not known."""
+        self._taken: list[Any] = []
+        """What was done in it since."""
 
     def reset(self, seed: int | None = None) -> Arrived:
         """Begin an episode everywhere; nothing was taken to get there."""
         self._same_spaces()
-        observation = self._checked(self.env.reset(seed=seed)[0])
+        observation = self._begin(seed)
         self._resetting = ~self._all
         nothing = np.zeros(self.num_envs, np.float32)
         no = ~self._all
@@ -139,12 +156,48 @@ class Stepper:
             self._resetting = ended
         return Arrived(observation, final, reward, terminated, truncated, taken)
 
+    def _begin(self, seed: int | None) -> np.ndarray:
+        self._seed = seed if seed is not None else self._seed
+        self._begun, self._taken = None, []
+        if not self._vector and self._seed is not None:
+            rng = None if seed is not None else _rng(self.env.unwrapped)
+            self._begun = self._seed, rng
+        return self._checked(self.env.reset(seed=seed)[0])
+
+    @property
+    def position(self) -> Position | None:
+        """How to get back to where the environment is; None if there is no way."""
+        if self._begun is None:
+            return None
+        return Position(*self._begun, np.asarray(self._taken, np.int32))
+
+    def return_to(self, position: Position, observation: np.ndarray) -> bool:
+        """Play the episode again up to where it was; whether that led to the same observation.
+
+        This is exact for an environment whose episodes depend on nothing but its random generator:
+        `np_random`, as Gymnasium asks for, or else what it offers as `rng_state`.
+        """
+        seen = self._begin(position.seed)
+        if position.rng is not None:
+            try:
+                _set_rng(self.env.unwrapped, position.rng)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                return False  # it has another generator now
+            seen = self._begin(None)
+        for action in position.actions.tolist():
+            arrived = self._step_one(action)
+            seen = arrived.observation
+            if arrived.terminated[0] or arrived.truncated[0]:
+                return False
+        return np.array_equal(seen, observation)
+
     def _step_one(self, action: int) -> Arrived:
+        self._taken.append(action)
         raw, reward, terminated, truncated, _ = self.env.step(action)
         observation = final = self._checked(raw)
         if terminated or truncated:
             self._same_spaces()
-            observation = self._checked(self.env.reset()[0])
+            observation = self._begin(None)
         ends = YES if terminated else NO, YES if truncated else NO
         return Arrived(observation, final, self._rewards(reward), *ends, YES)
 
@@ -206,3 +259,15 @@ class Stepper:
             f"step {self.steps}: the environment returned {got}; {hint}."
             " What was learnt until then is kept."
         )
+
+
+def _rng(env: Any) -> Any:
+    """All that decides the randomness to come, as JSON has it."""
+    return env.rng_state if hasattr(env, "rng_state") else env.np_random.bit_generator.state
+
+
+def _set_rng(env: Any, state: Any) -> None:
+    if hasattr(env, "rng_state"):
+        env.rng_state = state
+    else:
+        env.np_random.bit_generator.state = state

@@ -1,0 +1,105 @@
+"""An agent at work in an environment of Gymnasium: what the host loop calls, step by step."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from randq.envs.gym.stepper import Arrived, Stepper
+from randq.loops.host import Host, Memory
+
+
+class Played(NamedTuple):
+    """An episode of training."""
+
+    step: int
+    """Steps of the agent when it ended."""
+    episode_return: float
+    length: int
+
+
+class Evaluation(NamedTuple):
+    """How an agent did, all its randomness disabled."""
+
+    mean: float
+    std: float
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+
+class Tally:
+    """Return and length of the episode that each environment is in."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.totals = np.zeros((2, num_envs))
+
+    def add(self, arrived: Arrived) -> list[tuple[float, int]]:
+        """Add a step up; return and length of each episode that ended with it."""
+        self.totals[0] += arrived.reward * arrived.taken
+        self.totals[1] += arrived.taken
+        ended = arrived.taken & (arrived.terminated | arrived.truncated)
+        if not ended.any():
+            return []
+        found = [(float(total), int(length)) for total, length in self.totals[:, ended].T]
+        self.totals[:, ended] = 0
+        return found
+
+
+class Session:
+    """A host program, an environment, and where they are."""
+
+    def __init__(
+        self, host: Host, stepper: Stepper, seed: int | None, memory: Memory | None = None
+    ) -> None:
+        self.host = host
+        self.stepper = stepper
+        self.state = host.init(0 if seed is None else seed, memory)
+        self.tally = Tally(stepper.num_envs)
+        self.actions: np.ndarray | None = None
+        """What to do next; None if an episode must begin first."""
+        self._seed = seed
+
+    def advance(self) -> tuple[int, list[tuple[float, int]]]:
+        """Take a step in each environment, and learn.
+
+        Says how many steps were taken, and return and length of each episode that ended. If it
+        fails, the next call begins a new episode.
+        """
+        if self.actions is None:
+            self.begin()
+        assert self.actions is not None
+        actions, self.actions = self.actions, None
+        self.arrived = self.stepper.step(actions)
+        self._take_in(self.arrived)
+        return int(self.arrived.taken.sum()), self.tally.add(self.arrived)
+
+    def begin(self) -> None:
+        """Begin an episode everywhere."""
+        self.tally = Tally(self.stepper.num_envs)
+        self._take_in(self.stepper.reset(self._seed))
+        self._seed = None
+
+    def _take_in(self, arrived: Arrived) -> None:
+        self.state, chosen = self.host.step(self.state, arrived)
+        actions = np.asarray(chosen)
+        if actions[0] < 0:
+            self.host.check(self.state)
+        self.actions = actions
+
+
+def play(stepper: Stepper, act: Callable[[Any], Any], episodes: int, seed: int) -> Evaluation:
+    """Play episodes with a policy that takes observations, and gives actions, as environments do.
+
+    They are seeded, and the environment should be used for nothing else.
+    """
+    tally = Tally(stepper.num_envs)
+    found: list[tuple[float, int]] = []
+    arrived = stepper.reset(seed)
+    while len(found) < episodes:
+        seen = arrived.observation
+        if stepper.spaces.categories is not None:
+            seen = seen + stepper.spaces.first_category
+        arrived = stepper.step(np.asarray(act(seen)) - stepper.spaces.first_action)
+        found += tally.add(arrived)
+    returns, lengths = zip(*found[:episodes], strict=True)
+    return Evaluation(float(np.mean(returns)), float(np.std(returns)), returns, lengths)

@@ -1,0 +1,296 @@
+"""A run of the host loop that is kept: one seed in an environment of Gymnasium."""
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from randq.envs.gym.stepper import Position, Stepper
+from randq.loops.host import Host, HostState
+from randq.loops.session import Evaluation, Session, play
+from randq.replay.ring import RingState
+from randq.runs.checkpoints import Checkpoints, Segments, with_zeros
+from randq.runs.directory import AGENT, RESULT, RunDirectory
+from randq.runs.interrupts import Asked, InterruptedRunError
+from randq.runs.plan import GymPlan
+from randq.runs.recorder import Recorder
+from randq.storage import StorageError
+
+LAST = 100
+"""Episodes that a mean return is over."""
+
+
+@dataclass
+class Counts:
+    """What has come of a run so far."""
+
+    steps: int = 0
+    episodes: int = 0
+    elapsed: float = 0.0
+    last: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=LAST))
+    """Return and length of the last episodes."""
+    evaluation: float | None = None
+    """The last one."""
+    inexact: list[int] = field(default_factory=list)
+    """Steps at which the run was resumed and its episode had to begin anew."""
+
+    def mean(self, column: int) -> float:
+        return float(np.mean([row[column] for row in self.last])) if self.last else float("nan")
+
+
+class GymRun:
+    """One seed of a plan, in its folder."""
+
+    def __init__(
+        self,
+        plan: GymPlan,
+        seed: int,
+        directory: RunDirectory,
+        asked: Asked = lambda: None,
+        warn: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self._plan, self._seed, self._directory = plan, seed, directory
+        self._asked, self._warn = asked, warn
+        self.recorder = Recorder(directory, plan, seed)
+        self._checkpoints = Checkpoints(directory.path, lambda name: ".metrics" in name)
+        self._segments = Segments(directory.path)
+        stepper = Stepper(plan.make_env())
+        self._host = Host(plan.agent, stepper.spaces)
+        self._session = Session(self._host, stepper, seed)
+        self._scores = jax.jit(lambda posterior, xs: jax.vmap(posterior.evaluator())(xs))
+        self.counts = Counts()
+        self._kept = 0
+        """Transitions that are on disk."""
+
+    def run(self, watch: Callable[[Counts], None] = lambda counts: None) -> dict[str, Any]:
+        """Do what the plan says, from the last checkpoint on if there is one, and keep it."""
+        self.recorder.begin(self._restore())
+        try:
+            self._train(watch)
+        except InterruptedRunError:
+            raise
+        except Exception:
+            with suppress(StorageError):  # what was learnt until then is kept
+                self._save_agent()
+            raise
+        finally:
+            self._session.stepper.env.close()
+        self._save_checkpoint()
+        self._save_agent()
+        self.recorder.end()
+        counts = self.counts
+        result = {
+            "agent": self._plan.name,
+            "env": self._plan.env,
+            "seed": self._seed,
+            "solved_at": None,
+            "episodes": counts.episodes,
+            "final_return": counts.evaluation,
+            "steps": counts.steps,
+            "seconds": counts.elapsed,
+            "inexact": counts.inexact,
+            "fingerprint": self.recorder.fingerprint(self._logical(self._state)),
+        }
+        self._directory.write_json(RESULT, result)
+        return result
+
+    def _train(self, watch: Callable[[Counts], None]) -> None:
+        plan, counts = self._plan, self.counts
+        every = plan.resolved.evaluate_every
+        assert every is not None
+        before = saved = time.perf_counter()
+        while counts.steps < plan.steps:
+            taken, ended = self._session.advance()
+            now = time.perf_counter()
+            counts.elapsed, before = counts.elapsed + now - before, now
+            counts.steps += taken
+            for total, length in ended:
+                counts.episodes += 1
+                counts.last.append((total, length))
+                self.recorder.episodes([(counts.episodes, counts.steps, length, total)])
+            if counts.steps % plan.log_every == 0:
+                self._log()
+            if counts.steps % every == 0 or counts.steps == plan.steps:
+                found = self._evaluate()
+                counts.evaluation = found.mean
+                row = (counts.steps, counts.episodes, found.mean, found.std)
+                self.recorder.evaluations([row])
+            watch(counts)
+            asked = self._asked()
+            if asked or now - saved >= plan.checkpoint_every:
+                self._save_checkpoint()
+                saved = now
+            if asked:
+                raise InterruptedRunError(asked)
+
+    def _log(self) -> None:
+        counts, vitals = self.counts, self._host.vitals(self._session.state)
+        spread = self._host.spread(self._session.state)
+        self.recorder.metrics(
+            [
+                {
+                    "step": counts.steps,
+                    "episode": counts.episodes,
+                    "rollout/ep_rew_mean": counts.mean(0),
+                    "rollout/ep_len_mean": counts.mean(1),
+                    "train/loss": float(vitals.metrics.loss),
+                    "posterior/cost": float(vitals.metrics.cost),
+                    "posterior/q_std": float(spread.q_std),
+                    "posterior/action_disagreement": float(spread.action_disagreement),
+                    "time/fps": counts.steps / counts.elapsed,
+                    "time/time_elapsed": counts.elapsed,
+                }
+            ]
+        )
+
+    def _evaluate(self) -> Evaluation:
+        """In an environment of its own, made anew: nothing of it has to be remembered."""
+        stepper = Stepper(self._plan.make_env())
+        posterior = self._host.memory(self._session.state).agent.posterior
+        first, start = stepper.spaces.first_action, stepper.spaces.first_category
+
+        def act(seen: np.ndarray) -> np.ndarray:
+            xs = jnp.asarray(seen if stepper.spaces.categories is None else seen - start)
+            best: np.ndarray = np.asarray(self._scores(posterior, self._host.encode(xs)))
+            return best.argmax(axis=-1) + first
+
+        try:
+            return play(stepper, act, self._plan.evaluation_episodes, self._seed)
+        finally:
+            stepper.env.close()
+
+    def _save_agent(self) -> None:
+        memory = self._host.memory(self._session.state)
+        self._host.save(self._directory.path / AGENT, memory)
+
+    # Checkpoints
+
+    @property
+    def _state(self) -> HostState:
+        return self._host.unpacked(self._session.state)
+
+    def _save_checkpoint(self) -> None:
+        state, counts = self._state, self.counts
+        written, slots = int(state.replay.written), self._host.ring.slots
+        oldest = max(0, written - self._host.ring.capacity)
+        first = max(self._kept, oldest)
+        self._segments.add(first, self._rows(state, first, written))
+        position = self._session.stepper.position
+        actions = np.zeros(0, np.int32) if position is None else position.actions
+        tree = {"state": _without_replay(state), "actions": actions}
+        header = {
+            "counts": {
+                "steps": counts.steps,
+                "episodes": counts.episodes,
+                "elapsed": counts.elapsed,
+                "last": list(counts.last),
+                "evaluation": counts.evaluation,
+                "inexact": counts.inexact,
+            },
+            "written": written,
+            "slots": slots,
+            "position": _plain(position),
+            "actions": len(actions),
+            "tally": self._session.tally.totals.tolist(),
+            "sizes": self._directory.sync(),
+        }
+        self._checkpoints.save(counts.steps, tree, header)
+        self._kept = written
+        self._checkpoints.prune()
+        kept = self._checkpoints.steps[-1]
+        if kept != counts.steps:
+            oldest = int(self._checkpoints.header(kept)["written"]) - self._host.ring.capacity
+        self._segments.prune(before=oldest)
+
+    def _restore(self) -> dict[str, int] | None:
+        """Put the run to its newest good checkpoint, and say how long the logs were then."""
+        for step in self._checkpoints.steps:
+            try:
+                sizes = self._load(step)
+            except (StorageError, LookupError, TypeError, ValueError) as error:
+                self._warn(f"the checkpoint of step {step} cannot be used: {error}")
+                continue
+            self._checkpoints.drop(after=step)
+            self._segments.drop(after=self._kept)
+            return sizes
+        if self._checkpoints.steps:
+            raise StorageError(f"{self._directory.path}: no checkpoint of it can be used")
+        self._segments.drop(after=-1)
+        return None
+
+    def _load(self, step: int) -> dict[str, int]:
+        header = self._checkpoints.header(step)
+        like: HostState = jax.eval_shape(self._host.start, jnp.int32(0))
+        count = jax.ShapeDtypeStruct((int(header["actions"]),), np.int32)
+        tree = self._checkpoints.load(
+            step, {"state": _without_replay(like), "actions": with_zeros(count)}
+        )
+        written, ring = int(header["written"]), self._host.ring
+        if written < 0 or int(header["slots"]) != ring.slots:
+            raise StorageError("its replay is of another size")
+        if header["counts"]["steps"] != step:
+            raise StorageError("it is of another step")
+        items = [np.zeros(x.shape, x.dtype) for x in like.replay.items]
+        rows = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in like.replay.items]
+        first = max(0, written - ring.capacity)
+        for start, stretch in self._segments.read(first, written, rows):
+            at = np.arange(start, start + len(stretch[0])) % ring.slots
+            for item, new in zip(items, stretch, strict=True):
+                item[at] = new
+        replay = RingState([jnp.asarray(x) for x in items], jnp.int32(written))
+        state = tree["state"]._replace(replay=replay)
+        counts = header["counts"]
+        last = deque(((float(a), int(b)) for a, b in counts["last"]), maxlen=LAST)
+        self.counts = Counts(**{**counts, "last": last})
+        self._kept = written
+        self._session.state = self._host.packed(state)
+        self._return_to(header, tree["actions"], state)
+        return {name: int(size) for name, size in header["sizes"].items()}
+
+    def _return_to(self, header: dict[str, Any], actions: np.ndarray, state: HostState) -> None:
+        """Bring the environment to where it was, or begin an episode and say so."""
+        session, begun = self._session, header["position"]
+        if begun is not None:
+            position = Position(int(begun["seed"]), begun["rng"], actions)
+            if session.stepper.return_to(position, np.asarray(state.observation)):
+                session.tally.totals[:] = header["tally"]
+                session.actions = np.asarray(state.action)
+                return
+        self.counts.inexact.append(self.counts.steps)
+        self._warn(
+            f"step {self.counts.steps}: the environment cannot be brought back to where it was;"
+            " its episode begins anew, so the run is not the same as one without a break"
+        )
+
+    def _rows(self, state: HostState, first: int, end: int) -> list[np.ndarray]:
+        at = np.arange(first, end) % self._host.ring.slots
+        return [np.asarray(x)[at] for x in state.replay.items]
+
+    def _logical(self, state: HostState) -> Any:
+        """The state with its replay in order, without what can no longer be sampled."""
+        written = int(state.replay.written)
+        rows = self._rows(state, max(0, written - self._host.ring.capacity), written)
+        return state._replace(replay=RingState(rows, state.replay.written))
+
+
+def _without_replay(state: HostState) -> HostState:
+    return state._replace(replay=None)  # type: ignore[arg-type]
+
+
+def _plain(position: Position | None) -> dict[str, Any] | None:
+    """As JSON has it; None if it cannot have it."""
+    if position is None:
+        return None
+    begun = {"seed": position.seed, "rng": position.rng}
+    try:
+        json.dumps(begun)
+    except (TypeError, ValueError):  # a generator whose state is more than numbers and words
+        return None
+    return begun
