@@ -216,6 +216,7 @@ def _carry_out(group: Group, log: Console) -> dict[str, Any]:
         TextColumn("{task.fields[note]}"),
         TimeRemainingColumn(),
     )
+    where = shlex.quote(str(group.where))
     try:
         with Progress(*columns, console=log, transient=True) as bar:
             task = bar.add_task("compiling", total=None, note="", unit="")
@@ -233,12 +234,16 @@ def _carry_out(group: Group, log: Console) -> dict[str, Any]:
             rows = carry_out(group, watch, lambda sentence: log.print(f"warning: {sentence}"))
     except InterruptedRunError as interrupted:
         print(f"randq: stopped by {interrupted}; all is kept. Go on with:", file=sys.stderr)
-        print(f"randq resume {shlex.quote(str(group.where))}", file=sys.stderr)
+        print(f"randq resume {where}", file=sys.stderr)
         sys.exit(128 + interrupted.signal)
+    except StorageError as error:
+        raise StorageError(
+            f"{error}. When that is mended, go on with: randq resume {where}"
+        ) from error
     found = summary(group.plan, rows)
     log.print(_table(group.plan, found))
-    where = group.directories[0].path.parent
-    log.print(f"The runs are {where}/seed-*, each with an agent for randq.load", soft_wrap=True)
+    parent = group.directories[0].path.parent
+    log.print(f"The runs are {parent}/seed-*, each with an agent for randq.load", soft_wrap=True)
     return found
 
 
