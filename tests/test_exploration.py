@@ -132,7 +132,7 @@ def test_parameter_noise_grows_while_actions_are_too_close_and_shrinks_otherwise
     ("make", "sentence"),
     [
         (lambda: OrnsteinUhlenbeck(sigma=-0.1), "noise.sigma: got -0.1, takes a finite number > 0"),
-        (lambda: OrnsteinUhlenbeck(dt=0), "noise.dt: got 0, takes a finite number > 0"),
+        (lambda: OrnsteinUhlenbeck(dt=0.0), "noise.dt: got 0.0, takes a finite number > 0"),
         (lambda: OrnsteinUhlenbeck(theta=float("inf")), "noise.theta: got inf"),
         (lambda: ParameterNoise(factor=1.0), "parameter_noise.factor: got 1.0, takes .* > 1"),
         (lambda: ParameterNoise(distance=0.0), "parameter_noise.distance: got 0.0"),

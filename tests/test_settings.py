@@ -94,9 +94,9 @@ def test_presets_for_actions_that_are_numbers_survive(agent, env):
 
 
 def test_a_preset_suits_the_actions_of_its_domain():
-    with pytest.raises(ValueError, match="agent: got 'mnf-dqn', takes one for .*numbers: ddpg"):
+    with pytest.raises(ValueError, match=r"agent: got 'mnf-dqn', takes one for .*numbers: ddpg"):
         preset("mnf-dqn", "pendulum")
-    with pytest.raises(ValueError, match="agent: got 'ddpg', takes one for .*choose from: dqn"):
+    with pytest.raises(ValueError, match=r"agent: got 'ddpg', takes one for .*choose from: dqn"):
         preset("ddpg", "cart_pole")
     with pytest.raises(ValueError, match="did you mean 'mnf-ddpg'"):
         preset("mnf-ddgp")
