@@ -73,7 +73,7 @@ def test_what_goes_wrong_in_a_run_is_one_sentence(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["dqn", "--env", "Pendulum-v1"], ["action space: got Box", "takes a Discrete"]),
+        (["dqn", "--env", "Pendulum-v1"], ["agent: got 'dqn'", "actions that are numbers: ddpg"]),
         (["dqn", "--env", "CartPole-v1", "--steps", "0"], ["steps: got 0"]),
         (["dqn", "--env", "CartPole-v1", "--env-kwargs", "3"], ["env_kwargs: got '3'", "JSON"]),
         (["mnf-dqnn"], ["agent", "'mnf-dqnn'", "did you mean 'mnf-dqn'"]),

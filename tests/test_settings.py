@@ -10,14 +10,21 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from randq import config
-from randq.agents.dqn import DQN
+from randq.agents import DDPG, DQN, Agent
 from randq.envs import ENVIRONMENTS, DeepSea, NChain
-from randq.exploration import Epsilon
+from randq.exploration import Epsilon, OrnsteinUhlenbeck, ParameterNoise, Thompson
 from randq.posteriors import FAMILIES, MNF, Bootstrap, Family, Point
-from randq.presets import DOMAINS, PRESETS, preset
+from randq.presets import AGENTS, CONTINUOUS, CONTINUOUS_DOMAINS, DOMAINS, PRESETS, preset
 from randq.settings import MAX_ENTRIES, MAX_PROBLEMS, from_json, to_json
 
-RECORDS = [DQN, Epsilon, *FAMILIES.values(), *ENVIRONMENTS.values()]
+RECORDS = [DQN, DDPG, Epsilon, OrnsteinUhlenbeck, ParameterNoise, Thompson]
+RECORDS += [*FAMILIES.values(), *ENVIRONMENTS.values()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    agent: Agent
+
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -77,6 +84,29 @@ def made(cls, arguments):
 def test_presets_survive(agent, env):
     record = preset(agent, env)
     assert through_text(record) == record
+
+
+@pytest.mark.parametrize("env", [None, *CONTINUOUS_DOMAINS])
+@pytest.mark.parametrize("agent", CONTINUOUS)
+def test_presets_for_actions_that_are_numbers_survive(agent, env):
+    record = preset(agent, env)
+    assert through_text(record) == record
+
+
+def test_a_preset_suits_the_actions_of_its_domain():
+    with pytest.raises(ValueError, match=r"agent: got 'mnf-dqn', takes one for .*numbers: ddpg"):
+        preset("mnf-dqn", "pendulum")
+    with pytest.raises(ValueError, match=r"agent: got 'ddpg', takes one for .*choose from: dqn"):
+        preset("ddpg", "cart_pole")
+    with pytest.raises(ValueError, match="did you mean 'mnf-ddpg'"):
+        preset("mnf-ddgp")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_where_either_algorithm_may_stand_its_name_stands_with_it(agent):
+    data = to_json(Holder(AGENTS[agent]))
+    assert data["agent"]["kind"] == ("ddpg" if agent in CONTINUOUS else "dqn")
+    assert from_json(Holder, json.loads(json.dumps(data))) == Holder(AGENTS[agent])
 
 
 @pytest.mark.parametrize("cls", RECORDS)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from randq import storage
-from randq.agents.dqn import DQN
+from randq import agents
 from randq.config import require, whole
 from randq.envs.gym import GymnasiumEnv, find
 from randq.envs.gym.stepper import Arrived, GymEnv, Stepper
@@ -63,7 +63,8 @@ class Uncertainty(NamedTuple):
     std: np.ndarray
     """Their standard deviation, for each action."""
     disagreement: np.ndarray
-    """Share of the draws whose best action is not the most frequent one."""
+    """Share of the draws whose best action is not the most frequent one; NaN where actions are
+    numbers."""
 
 
 @dataclass(frozen=True)
@@ -73,19 +74,24 @@ class Policy:
     agent: "Agent"
     draw: PyTree
 
-    def q_values(self, observation: Any) -> np.ndarray:
+    def q_values(self, observation: Any, action: Any = None) -> np.ndarray:
         """Its Q-values for one observation, or for each of a batch."""
-        return self.agent.network(self.draw, observation)
+        return self.agent.network(self.draw, observation, action)
 
     def __call__(self, observation: Any) -> Any:
-        """Its best action for one observation, or for each of a batch."""
+        """Its best action for one observation, or for each of a batch.
+
+        Where actions are numbers that is the actor's, which is the same for all draws.
+        """
+        if self.agent.spaces.continuous:
+            return self.agent.predict(observation)[0]
         return self.agent.best(self.q_values(observation))
 
 
 class Agent:
     """An agent that learns in a Gymnasium environment; `randq.make` and `randq.load` make one."""
 
-    def __init__(self, settings: DQN, spaces: Spaces) -> None:
+    def __init__(self, settings: agents.Agent, spaces: Spaces) -> None:
         self.settings = settings
         """All settings, resolved."""
         self.spaces = spaces
@@ -161,27 +167,35 @@ class Agent:
         that of the draw which the agent holds to explore with.
         """
         if deterministic:
-            scores = self._on(observation, self._programs.scores, self._now.agent.posterior)
-        else:
-            scores = self._on(observation, self._programs.held, self._now)
-        return self.best(scores), None
+            return self.best(self._on(observation, self._programs.scores, self._now.agent)), None
+        return self.best(self._on(observation, self._programs.held, self._now)), None
 
-    def q_values(self, observation: Any) -> np.ndarray:
-        """Q-values of the posterior's mean, for one observation or for each of a batch."""
-        return self._on(observation, self._programs.mean, self._now.agent.posterior)
+    def q_values(self, observation: Any, action: Any = None) -> np.ndarray:
+        """Q-values of the posterior's mean, for one observation or for each of a batch.
 
-    def q_samples(self, observation: Any, n: int = 100, key: int | Key = 0) -> np.ndarray:
+        Where actions are numbers, that of the action given, or else of the actor's.
+        """
+        return self._values(observation, action, self._programs.mean, self._now.agent)
+
+    def q_samples(
+        self, observation: Any, n: int = 100, key: int | Key = 0, action: Any = None
+    ) -> np.ndarray:
         """Q-values of n draws: an axis of draws before those of `q_values`."""
         whole("n", n, at_least=1)
         keys = jax.random.split(_key(key), n)
-        return self._on(observation, self._programs.samples, self._now.agent.posterior, keys)
+        return self._values(observation, action, self._programs.samples, self._now.agent, keys)
 
-    def uncertainty(self, observation: Any, n: int = 100, key: int | Key = 0) -> Uncertainty:
+    def uncertainty(
+        self, observation: Any, n: int = 100, key: int | Key = 0, action: Any = None
+    ) -> Uncertainty:
         """How far n draws differ, for one observation or for each of a batch."""
-        samples = self.q_samples(observation, n, key)
+        samples = self.q_samples(observation, n, key, action)
         best = np.argmax(samples, axis=-1)
-        votes = np.stack([np.mean(best == a, axis=0) for a in range(self.spaces.num_actions)])
-        return Uncertainty(samples.mean(axis=0), samples.std(axis=0), 1 - votes.max(axis=0))
+        votes = np.stack([np.mean(best == a, axis=0) for a in range(samples.shape[-1])])
+        disagreement = 1 - votes.max(axis=0)
+        if self.spaces.continuous:
+            disagreement = np.full_like(disagreement, np.nan)
+        return Uncertainty(samples.mean(axis=0), samples.std(axis=0), disagreement)
 
     def sample(self, key: int | Key) -> Policy:
         """One draw of the posterior, as a policy that stays as it is."""
@@ -189,14 +203,30 @@ class Agent:
         # A program may hand on its input; learning would then use up what the policy holds.
         return Policy(self, jax.tree.map(lambda x: jnp.array(x, copy=True), draw))
 
-    def network(self, draw: PyTree, observation: Any) -> np.ndarray:
+    def network(self, draw: PyTree, observation: Any, action: Any = None) -> np.ndarray:
         """What a network of fixed weights makes of one observation, or of each of a batch."""
-        return self._on(observation, self._programs.network, draw)
+        return self._values(observation, action, self._programs.network, self._now.agent, draw)
 
-    def best(self, scores: np.ndarray) -> np.ndarray | np.integer[Any]:
-        """The best-scored actions, as the environment counts them."""
-        best: np.ndarray | np.integer[Any] = np.argmax(scores, axis=-1) + self.spaces.first_action
+    def best(self, output: np.ndarray) -> np.ndarray | np.integer[Any]:
+        """The actions that outputs stand for, as the environment has them."""
+        if self.spaces.continuous:
+            return output
+        best: np.ndarray | np.integer[Any] = np.argmax(output, axis=-1) + self.spaces.first_action
         return best
+
+    def _values(self, observation: Any, action: Any, program: Any, *arguments: Any) -> np.ndarray:
+        """Q-values of observations, with actions where those are numbers."""
+        if action is None:
+            return self._on(observation, program, None, *arguments)
+        takes = "None where actions are to choose from"
+        require(self.spaces.continuous, "action", action, takes)
+        xs, size = np.asarray(observation), self.spaces.num_actions
+        shape = (*xs.shape[: xs.ndim - len(self.spaces.observation_shape)], size)
+        actions = np.asarray(action)
+        fits = actions.shape == shape and actions.dtype.kind in "fiub"
+        require(fits and bool(np.isfinite(actions).all()), "action", action, f"shape {shape}")
+        given = jnp.asarray(actions.reshape(-1, size), jnp.float32)
+        return self._on(observation, program, given, *arguments)
 
     def _on(self, observation: Any, program: Any, *arguments: Any) -> np.ndarray:
         """Call a program with observations that are checked and have a batch axis."""
@@ -237,27 +267,41 @@ class Agent:
 class _Programs:
     """What is asked of a posterior, compiled."""
 
-    def __init__(self, settings: DQN) -> None:
+    def __init__(self, settings: agents.Agent) -> None:
         over_batch = jax.vmap
 
-        def samples(posterior: Any, keys: Shaped[Array, " n"], xs: Any) -> Array:
-            return jax.lax.map(lambda key: over_batch(posterior.sample(key).network)(xs), keys)
+        def values(network: Any, actions: Any, state: Any, xs: Any) -> Array:
+            over = (0, None if actions is None else 0)
+            query = over_batch(partial(settings.query, state), in_axes=over)
+            return over_batch(network)(query(xs, actions))
+
+        def mean(actions: Any, state: Any, xs: Any) -> Array:
+            return values(state.posterior.mean(), actions, state, xs)
+
+        def samples(actions: Any, state: Any, keys: Shaped[Array, " n"], xs: Any) -> Array:
+            def one(key: Key) -> Array:
+                return values(state.posterior.sample(key).network, actions, state, xs)
+
+            return jax.lax.map(one, keys)
+
+        def network(actions: Any, state: Any, draw: Any, xs: Any) -> Array:
+            return values(draw, actions, state, xs)
 
         def held(memory: Memory, xs: Any) -> Array:
             return over_batch(memory.held(settings))(xs)
 
-        self.scores = jax.jit(lambda posterior, xs: over_batch(posterior.evaluator())(xs))
-        self.mean = jax.jit(lambda posterior, xs: over_batch(posterior.mean())(xs))
-        self.samples = jax.jit(samples)
+        self.scores = jax.jit(lambda state, xs: over_batch(settings.evaluator(state))(xs))
         self.held = jax.jit(held)
+        self.mean = jax.jit(mean)
+        self.samples = jax.jit(samples)
+        self.network = jax.jit(network)
         self.draw = jax.jit(lambda posterior, key: posterior.sample(key).network)
-        self.network = jax.jit(lambda network, xs: over_batch(network)(xs))
 
 
 def make(name: str, env: GymEnv | str, *, seed: int = 0, **settings: Any) -> Agent:
     """An agent by the name of its preset, for an environment or the name of one.
 
-    Settings are those of `DQN`; one inside another is given by its dotted name:
+    Settings are those of `DQN` or `DDPG`; one inside another is given by its dotted name:
     `make("mnf-dqn", env, **{"posterior.flow_steps": 2})`.
     """
     whole("seed", seed, at_least=0)

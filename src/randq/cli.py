@@ -25,7 +25,7 @@ from randq.envs import ENVIRONMENTS
 from randq.envs.gym.stepper import BrokenEnvironmentError
 from randq.experiments import EXPERIMENTS
 from randq.loops.host import DivergedError
-from randq.presets import PRESETS, preset
+from randq.presets import AGENTS, preset
 from randq.report import figures
 from randq.runs.directory import find_runs, read_json
 from randq.runs.execute import (
@@ -291,13 +291,13 @@ class ListCommand:
     def run(self, console: Console) -> None:
         table = Table(show_header=False, box=None)
         if self.what == "agents":
-            for name, agent in PRESETS.items():
+            for name, agent in AGENTS.items():
                 table.add_row(name, first_line(agent.posterior))
         elif self.what == "envs":
             for name, env in ENVIRONMENTS.items():
                 table.add_row(name, first_line(env))
         elif self.what == "presets":
-            for name in PRESETS:
+            for name in AGENTS:
                 table.add_row(name, str(preset(name)))
         else:
             for name, scales in EXPERIMENTS.items():

@@ -24,10 +24,10 @@ class Episode(NamedTuple):
 def rollout(
     env: Environment[Any, Any],
     world: PyTree,
-    scores: Callable[[Any], Float[Array, " actions"]],
+    scores: Callable[[Any], Float[Array, " n"]],
     key: Key,
 ) -> Episode:
-    """One episode that takes the best-scored action in each state."""
+    """One episode that takes the best-scored action in each state, or the one that is given."""
     if env.max_steps is None:
         raise ValueError(
             f"environment: got {env!r}, takes one whose episodes have a limit of steps"
@@ -37,7 +37,7 @@ def rollout(
 
     def step(carry: Any) -> Any:
         state, episode, _, i = carry
-        action = jnp.argmax(scores(env.encode(state))).astype(jnp.int32)
+        action = env.spaces.chosen(scores(env.encode(state)))
         state, result = env.step(world, state, action, keys[i])
         total = episode.total + result.reward
         episode = Episode(total, env.good(world, state, total))

@@ -1,15 +1,16 @@
 """The agents of the paper, as data: a preset is a name and the exact settings behind it.
 
-`PRESETS` says what makes each agent what it is; the defaults of `DQN` are the settings of the
-authors' n-chain experiment. `DOMAINS` says what a domain changes for all agents alike, so that no
-agent is tuned by itself. `docs/deviations.md` lists where the settings come from.
+`PRESETS` says what makes each agent what it is, and `CONTINUOUS` so for those whose actions are
+numbers; the defaults of `DQN` are the settings of the authors' n-chain experiment, and those of
+`DDPG` of the paper's MuJoCo experiment. `DOMAINS` says what a domain changes for all agents alike,
+so that no agent is tuned by itself. `docs/deviations.md` lists where the settings come from.
 """
 
 from typing import Any
 
-from randq.agents.dqn import DQN
-from randq.config import one_of, override
-from randq.exploration import Epsilon
+from randq.agents import DDPG, DQN, Agent
+from randq.config import one_of, override, require
+from randq.exploration import Epsilon, OrnsteinUhlenbeck, ParameterNoise, Thompson
 from randq.posteriors import MNF, BayesLinear, Bootstrap, MeanField, Noisy, Point
 from randq.types import Spaces
 
@@ -36,6 +37,22 @@ PRESETS: dict[str, DQN] = {
         posterior=BayesLinear(), redraw_episode=False, redraw_update=False, redraw_every=100
     ),
 }
+"""Every agent that chooses one of several actions, by name."""
+
+CONTINUOUS: dict[str, DDPG] = {
+    "ddpg": DDPG(posterior=Point(), noise=OrnsteinUhlenbeck()),
+    "param-noise-ddpg": DDPG(posterior=Point(), parameter_noise=ParameterNoise()),
+    "noisy-ddpg": DDPG(posterior=Noisy(), target_noise="fresh"),
+    "bbqn-ddpg": DDPG(posterior=MeanField()),
+    "mnf-ddpg": DDPG(posterior=MNF(flow_steps=1, auxiliary_steps=1, flow_hidden=16)),
+    # Its own, as the paper has none: each episode follows one head, as in Bootstrapped DQN.
+    "boot-ddpg": DDPG(
+        posterior=Bootstrap(shared="nothing", mask_probability=1.0), thompson=Thompson()
+    ),
+}
+"""Every agent whose actions are numbers, by name."""
+
+AGENTS: dict[str, Agent] = {**PRESETS, **CONTINUOUS}
 """Every agent by name."""
 
 CLASSIC = {
@@ -83,6 +100,13 @@ DOMAINS: dict[str, dict[str, Any]] = {
 }
 """What a domain changes, for every agent. The last two are for environments without a name here."""
 
+CONTINUOUS_DOMAINS: dict[str, dict[str, Any]] = {
+    "pendulum": {},
+    "mountain_car_continuous": {},
+    "continuous": {},
+}
+"""The same for actions that are numbers."""
+
 FALLING = {"epsilon": Epsilon(end=0.05, decay=10_000, unit="steps")}
 """A first choice for exploration that is not a draw."""
 
@@ -107,18 +131,28 @@ SAME = {
     "CartPole-v0": "cart_pole",
     "Acrobot-v1": "acrobot",
     "MountainCar-v0": "mountain_car",
+    "Pendulum-v1": "pendulum",
+    "MountainCarContinuous-v0": "mountain_car_continuous",
 }
 """Ids of Gymnasium, and the domain that they belong to."""
 
 
 def domain(env_id: str | None, spaces: Spaces) -> str:
     """Which settings suit an environment of Gymnasium, known or unknown."""
-    return SAME.get(env_id or "", "image" if len(spaces.observation_shape) == 3 else "vector")
+    other = "image" if len(spaces.observation_shape) == 3 else "vector"
+    return SAME.get(env_id or "", "continuous" if spaces.continuous else other)
 
 
-def preset(agent: str, domain: str | None = None) -> DQN:
+def preset(agent: str, domain: str | None = None) -> Agent:
     """The settings of an agent, in a domain that has settings of its own."""
-    one_of("agent", agent, PRESETS)
-    shared, own = DOMAINS.get(domain or "", {}), OWN.get(domain or "", {}).get(agent, {})
-    changed: DQN = override(PRESETS[agent], {**shared, **own})
+    one_of("agent", agent, AGENTS)
+    for kind, agents, actions in (
+        (DOMAINS, PRESETS, "actions to choose from"),
+        (CONTINUOUS_DOMAINS, CONTINUOUS, "actions that are numbers"),
+    ):
+        takes = f"one for {actions}: " + ", ".join(agents)
+        require(domain not in kind or agent in agents, "agent", agent, takes)
+    shared = {**DOMAINS, **CONTINUOUS_DOMAINS}.get(domain or "", {})
+    own = OWN.get(domain or "", {}).get(agent, {})
+    changed: Agent = override(AGENTS[agent], {**shared, **own})
     return changed

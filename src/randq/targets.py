@@ -20,7 +20,17 @@ def q_target(
     The selector is the values themselves for plain Q-learning (eq. 3), and the values of the
     learning network for double Q-learning.
     """
-    future = jnp.where(terminated, 0.0, values_t[jnp.argmax(selector_t)])
+    return bootstrapped(reward, terminated, gamma, values_t[jnp.argmax(selector_t)])
+
+
+def bootstrapped(
+    reward: Float[Array, ""], terminated: Bool[Array, ""], gamma: float, value_t: Float[Array, ""]
+) -> Float[Array, ""]:
+    """r + gamma * value_t, without the second term after a termination.
+
+    For DDPG the value is that of the target actor's action (eq. 5).
+    """
+    future = jnp.where(terminated, 0.0, value_t)
     return reward.astype(future.dtype) + gamma * future
 
 

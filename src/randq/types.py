@@ -1,11 +1,15 @@
 """The few types that everything shares."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int, Int32, PRNGKeyArray, PyTree, Shaped
+
+from randq.config import require
 
 Key = PRNGKeyArray
 """A typed random key, as `jax.random.key` makes it."""
@@ -36,6 +40,7 @@ class Spaces:
 
     observation_shape: tuple[int, ...]
     num_actions: int
+    """How many actions there are to choose from, or how many numbers an action is."""
     low: tuple[float | None, ...] | None = None
     """Least value of each number of an observation, in order; None where there is none."""
     high: tuple[float | None, ...] | None = None
@@ -48,13 +53,48 @@ class Spaces:
     """Type of an observation."""
     first_action: int = 0
     """Where the environment begins to count its actions; agents count from 0."""
+    action_low: tuple[float, ...] | None = None
+    """Least value of each number of an action; None where an action is one of several."""
+    action_high: tuple[float, ...] | None = None
+    """Greatest value of each."""
+
+    def __post_init__(self) -> None:
+        if self.action_low is None and self.action_high is None:
+            return
+        low, high = self.action_low or (), self.action_high or ()
+        fits = len(low) == len(high) == self.num_actions > 0
+        require(fits, "action_high", high, f"{self.num_actions} bounds, and so action_low")
+        for pair in zip(low, high, strict=True):
+            require(is_box(*pair), "action_high", pair, "finite bounds, the lower one first")
+
+    @property
+    def continuous(self) -> bool:
+        """Whether an action is a vector of numbers, rather than one of several."""
+        return self.action_low is not None
+
+    def an_action(self) -> Shaped[Array, "..."]:
+        """Some action, to know its shape and type by."""
+        shape: tuple[int, ...] = (self.num_actions,) if self.continuous else ()
+        return jnp.zeros(shape, jnp.float32 if self.continuous else jnp.int32)
+
+    def chosen(self, output: Float[Array, "... n"]) -> Shaped[Array, "..."]:
+        """The action that an agent's output stands for: the best-scored, or the numbers as such."""
+        if self.continuous:
+            return output.astype(jnp.float32)
+        return jnp.argmax(output, axis=-1).astype(jnp.int32)
+
+
+def is_box(low: float, high: float) -> bool:
+    """Whether two bounds are bounds: those that are huge stand for none."""
+    return math.isfinite(low) and math.isfinite(high) and 0 < high - low < 1e6
 
 
 class Transition(NamedTuple):
     """One step, or with a leading axis a batch of them."""
 
     observation: PyTree
-    action: Int32[Array, "..."]
+    action: Shaped[Array, "..."]
+    """An integer, or as many numbers as an action is."""
     reward: Float32[Array, "..."]
     next_observation: PyTree
     terminated: Bool[Array, "..."]
@@ -78,4 +118,5 @@ __all__ = [
     "Shaped",
     "Spaces",
     "Transition",
+    "is_box",
 ]

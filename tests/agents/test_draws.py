@@ -6,7 +6,7 @@ function (compiling is what takes time), and each test looks at its own part.
 """
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -15,24 +15,19 @@ import numpy as np
 import optax
 import pytest
 import scipy.stats
+from tape import ONLINE, TARGET, Tape, taped
 
 from randq.agents.dqn import DQN
 from randq.exploration import Epsilon
 from randq.posteriors import (
     Bootstrap,
-    Family,
-    Frozen,
     MeanField,
     Point,
-    Posterior,
     learnt,
     trainable,
 )
 from randq.presets import PRESETS
 from randq.types import Spaces, Transition
-
-ONLINE, TARGET = 0.0, 1.0
-TAPE: list[tuple] = []
 
 FEATURES, ACTIONS, BATCH = 3, 3, 48
 SPACES = Spaces((FEATURES,), ACTIONS)
@@ -54,60 +49,6 @@ FAST = {"xla_backend_optimization_level": 0}
 @pytest.fixture(params=PRESETS, scope="module")  # so that tests of one preset stand together
 def name(request):
     return request.param
-
-
-class Taped(Posterior):
-    """A posterior that writes down what it is asked, and as whom: online or target."""
-
-    inner: Posterior
-    who: Frozen  # learnt but not trained, like the last layer of BDQN: it stays what it is set to
-
-    @property
-    def num_members(self):
-        return self.inner.num_members
-
-    def write(self, what, key):
-        TAPE.append((what, self.who.value, key))
-
-    def sample(self, key):
-        self.write("sample", key)
-        return self.inner.sample(key)
-
-    def mean(self):
-        self.write("mean", None)
-        return self.inner.mean()
-
-    def members(self, key):
-        self.write("members", key)
-        return self.inner.members(key)
-
-    def masks(self, key, batch):
-        return self.inner.masks(key, batch)
-
-    def evaluator(self):
-        self.write("evaluator", None)
-        return self.inner.evaluator()
-
-    def condition(self, xs, outputs, targets):
-        self.write("condition", None)
-        return Taped(self.inner.condition(xs, outputs, targets), self.who)
-
-
-@dataclass(frozen=True)
-class Tape(Family):
-    """Any family, on tape."""
-
-    family: Family
-
-    def build(self, init, key):
-        return Taped(self.family.build(init, key), Frozen(jnp.float32(ONLINE), constant=False))
-
-
-def taped(function):
-    """The result of a function, and what it wrote on the tape: (what, key), and who."""
-    TAPE.clear()
-    result = function()
-    return result, list(TAPE)
 
 
 def shaken(posterior, key, who):

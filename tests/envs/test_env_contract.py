@@ -37,6 +37,10 @@ KEYS = jax.random.split(jax.random.key(0), 10)
 def actions_and_keys(env, key):
     """Random actions for one episode, and the keys of its steps."""
     actions = jax.random.randint(key, (env.max_steps,), 0, env.num_actions, jnp.int32)
+    if env.action_bounds is not None:
+        low, high = (jnp.array(bound, jnp.float32)[None] for bound in env.action_bounds)
+        shape = (env.max_steps, env.num_actions)
+        actions = low + (high - low) * jax.random.uniform(key, shape, jnp.float32)
     return actions, jax.random.split(key, env.max_steps)
 
 
@@ -91,7 +95,7 @@ def test_is_a_documented_static_argument(env):
 def test_shapes_and_dtypes_of_every_output(env):
     world = env.world(jax.random.key(0))
     state, first = env.reset(world, jax.random.key(1))
-    after, step = env.step(world, state, jnp.int32(0), jax.random.key(2))
+    after, step = env.step(world, state, env.spaces.an_action(), jax.random.key(2))
 
     for observation in (first, step.observation):
         assert observation.shape == env.observation_shape
@@ -149,7 +153,7 @@ def test_two_keys_differ_exactly_where_there_is_chance(env, differs):
     def total(key):
         state, _ = env.reset(world, key)
         return jax.lax.scan(
-            lambda state, key: env.step(world, state, jnp.int32(0), key),
+            lambda state, key: env.step(world, state, env.spaces.an_action(), key),
             state,
             jax.random.split(key, env.max_steps),
         )[1].reward.sum()

@@ -117,3 +117,25 @@ def test_registering_twice_is_quiet():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         randq.envs.gym.register()
+
+
+def test_actions_that_are_numbers():
+    env = gymnasium.make("randq/MountainCarContinuous-v0").unwrapped
+    assert env.action_space == gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=r"action: got array\(\[1.5\].*takes Box\(-1.0, 1.0"):
+        env.step(np.float32([1.5]))
+    _, reward, *_ = env.step(np.float32([0.5]))
+    assert reward == pytest.approx(-0.025)
+
+
+def test_without_mujoco_the_message_says_how_to_install_it(monkeypatch):
+    def fails(name, **settings):
+        raise gymnasium.error.DependencyNotInstalled("MuJoCo is not installed, run ...")
+
+    monkeypatch.setattr(gymnasium, "make", fails)
+    with pytest.raises(ValueError, match=r'HalfCheetah-v5.*pip install "randq\[mujoco\]"'):
+        randq.envs.gym.find("HalfCheetah-v5")

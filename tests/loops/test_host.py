@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from randq.envs import CartPole, MountainCar, NChain
+from randq.envs import CartPole, MountainCar, MountainCarContinuous, NChain, Pendulum
 from randq.envs.gym.stepper import Stepper
-from randq.exploration import Epsilon
+from randq.exploration import Epsilon, OrnsteinUhlenbeck, ParameterNoise
 from randq.loops.compiled import Compiled
-from randq.loops.host import Host
+from randq.loops.host import DivergedError, Host
 from randq.loops.keys import StepKeys, block_keys, run_keys
 from randq.posteriors import Bootstrap
-from randq.presets import PRESETS
+from randq.presets import AGENTS, PRESETS
 
 TINY = {
     "hidden": (8,),
@@ -29,14 +29,29 @@ TINY = {
     "gamma": 0.9,
     "scale_inputs": True,
 }
-AGENTS = {
+CHANGES = {
     "ddqn": {"epsilon": Epsilon(decay=60, unit="steps")},
     "noisy-dqn": {},
     "bbqn": {"random_steps": 15},
     "mnf-dqn": {},
     "boot-dqn-prior": {"posterior": Bootstrap(heads=3, mask_probability=0.5, prior_scale=1.0)},
     "bdqn": {"redraw_every": 5, "condition_every": 5, "condition_batch": 16},
+    "ddpg": {"noise": OrnsteinUhlenbeck(dt=1.0), "random_steps": 15},
+    "noisy-ddpg": {"normalise_observations": True},
+    "bbqn-ddpg": {},
+    "mnf-ddpg": {},
+    "boot-ddpg": {"posterior": Bootstrap(heads=3, mask_probability=0.5)},
+    "param-noise-ddpg": {
+        "noise": OrnsteinUhlenbeck(),
+        "parameter_noise": ParameterNoise(factor=1.5),
+        "condition_every": 5,
+        "condition_batch": 16,
+    },
 }
+NUMBERS = {
+    name: value for name, value in TINY.items() if name not in ("target_every", "scale_inputs")
+} | {"hidden": (8, 8), "target_rate": 0.1, "actor_learning_rate": 0.01}
+"""The same, for agents whose actions are numbers."""
 
 
 class Keyed(gymnasium.Env):
@@ -50,6 +65,8 @@ class Keyed(gymnasium.Env):
             np.broadcast_to(np.float32(high), env.observation_shape),
         )
         self.action_space = gymnasium.spaces.Discrete(env.num_actions)
+        if env.action_bounds is not None:
+            self.action_space = gymnasium.spaces.Box(*np.float32(env.action_bounds))
         keys = run_keys(jnp.int32(seed))
         self.key, self.reset_key = keys.run, keys.env
         self.world = env.world(keys.world)
@@ -63,7 +80,8 @@ class Keyed(gymnasium.Env):
         keys, _ = block_keys(self.key, jnp.int32(self.t // self.block), self.block, 1)
         keys = StepKeys(*keys[self.t % self.block])
         self.t, self.reset_key = self.t + 1, keys.reset
-        self.state, step = self._step(self.world, self.state, jnp.int32(action), keys.env)
+        dtype = jnp.int32 if self.env.action_bounds is None else jnp.float32
+        self.state, step = self._step(self.world, self.state, jnp.asarray(action, dtype), keys.env)
         observation, reward, terminated, truncated = (np.array(x) for x in step)
         return observation, float(reward), bool(terminated), bool(truncated), {}
 
@@ -82,14 +100,17 @@ def play(agent, stepper, calls, seed=0):
 
 
 CASES = [("mnf-dqn", MountainCar(max_episode_steps=17), 1), ("mnf-dqn", NChain(length=5), 3)]
-CASES += [(name, CartPole(), 4) for name in AGENTS]
+CASES += [(name, CartPole(), 4) for name in CHANGES if name in PRESETS]
+CASES += [("mnf-ddpg", MountainCarContinuous(max_episode_steps=30), 3)]
+CASES += [(name, Pendulum(max_episode_steps=30), 1) for name in CHANGES if name not in PRESETS]
 
 
 @pytest.mark.parametrize(("name", "env", "every"), CASES, ids=str)
 def test_plays_the_run_of_the_compiled_loop_step_for_step(name, env, every, x64):
     """In float64, where rounding does not decide which action is the best."""
-    settings = {**TINY, **AGENTS[name], "update_every": every, "precision": "float64"}
-    agent, blocks, seed = replace(PRESETS[name], **settings), 120 // every, 3
+    settings = TINY if name in PRESETS else NUMBERS
+    settings = {**settings, **CHANGES[name], "update_every": every, "precision": "float64"}
+    agent, blocks, seed = replace(AGENTS[name], **settings), 120 // every, 3
 
     program = Compiled(agent, env)
     theirs = program.init(jnp.array([seed], jnp.int32))
@@ -102,11 +123,12 @@ def test_plays_the_run_of_the_compiled_loop_step_for_step(name, env, every, x64)
     stored = jax.tree.map(lambda x: np.asarray(x[0, :steps]), theirs.replay.items)
     kept = jax.tree.map(lambda x: np.asarray(x[:steps]), ours.replay.items)
     assert len(np.unique(stored.action)) > 1
-    np.testing.assert_array_equal(actions[:, 0], stored.action)
-    for mine, other in zip(kept[1:3] + kept[4:], stored[1:3] + stored[4:], strict=True):
-        np.testing.assert_array_equal(mine, other)
     # The arithmetic of an environment may be fused in another way inside the large program.
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    equal = np.testing.assert_array_equal if env.action_bounds is None else close
+    equal(actions[:, 0], stored.action)
+    for mine, other in zip(kept[1:3] + kept[4:], stored[1:3] + stored[4:], strict=True):
+        equal(mine, other)
     observe = jax.vmap(env.observe)
     close(kept.observation, observe(stored.observation))
     close(kept.next_observation, observe(stored.next_observation))
@@ -117,10 +139,10 @@ def test_plays_the_run_of_the_compiled_loop_step_for_step(name, env, every, x64)
     def numbers(tree):
         return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
 
-    for mine, other in zip(
-        numbers(ours.agent.posterior), numbers(theirs.agent.posterior), strict=True
-    ):
-        np.testing.assert_allclose(mine, other[0], rtol=1e-4, atol=1e-5)
+    for part in set(ours.agent._fields) & {"posterior", "actor", "statistics", "noise_std"}:
+        mine, other = (numbers(getattr(x.agent, part)) for x in (ours, theirs))
+        for a, b in zip(mine, other, strict=True):
+            np.testing.assert_allclose(a, b[0], rtol=1e-4, atol=1e-5)
 
 
 class Clockwork(gymnasium.Env):
@@ -142,12 +164,18 @@ class Clockwork(gymnasium.Env):
 
     def step(self, action):
         assert action in self.action_space
-        self.actions.append(int(action))
+        self.actions.append(np.array(action))
         self.time += 1
         odd = (self.episode + self.number) % 2
         over = self.time == 3 + odd
         reward = float(self.number + self.time)
         return self._observation(), reward, over and bool(odd), over and not odd, {}
+
+
+class NumberedClockwork(Clockwork):
+    """The same with actions that are numbers, within bounds of which none is in the middle."""
+
+    action_space = gymnasium.spaces.Box(np.float32([-1, 2]), np.float32([3, 2.5]))
 
 
 def vector(mode, number=3):
@@ -229,3 +257,60 @@ def test_counts_updates_in_episodes_if_it_is_told_to():
     state, _ = play(agent, Stepper(Clockwork(0)), 28)
     assert int(state.agent.episodes) == 8
     assert int(state.agent.updates) == 2 * 5  # those that ended before the 13th step have none
+
+
+@pytest.mark.parametrize("name", ["ddpg", "boot-ddpg"])
+def test_a_vector_of_environments_with_actions_that_are_numbers(name):
+    changes = {**NUMBERS, "noise": OrnsteinUhlenbeck(sigma=2.0, dt=1.0), "update_every": 4}
+    makers = [functools.partial(NumberedClockwork, i) for i in range(3)]
+    env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+    state, _ = play(replace(AGENTS[name], **changes), Stepper(env), 20)
+    replay = jax.tree.map(np.asarray, state.replay)
+    items = jax.tree.map(lambda x: x[: replay.written], replay.items)
+    assert items.action.dtype == np.float32
+    number = items.observation[:, 0]
+    for i in range(3):
+        # What is stored is what the environment was told.
+        np.testing.assert_array_equal(env.envs[i].actions, items.action[number == i])
+    for column, (low, high) in enumerate(((-1, 3), (2, 2.5))):
+        assert items.action[:, column].min() == low
+        assert items.action[:, column].max() == high
+    noise = np.asarray(state.agent.draw.noise)
+    assert noise.shape == (3, 2)
+    assert np.unique(noise).size == 6
+    assert int(state.agent.updates) > 5
+
+
+def test_an_agent_that_went_wrong_answers_with_no_action():
+    agent = replace(AGENTS["mnf-ddpg"], **NUMBERS)
+    stepper = Stepper(gymnasium.make("Pendulum-v1"))
+    host = Host(agent, stepper.spaces)
+    state, actions = host.step(host.init(0), stepper.reset(0))
+    assert not host.refuses(np.asarray(actions))
+    for _ in range(20):
+        arrived = stepper.step(np.asarray(actions))
+        state, actions = host.step(state, arrived)
+    assert not host.refuses(np.asarray(actions))
+    broken = arrived._replace(reward=np.float32([np.inf]))
+    for _ in range(200):
+        state, actions = host.step(state, broken)
+    assert host.refuses(np.asarray(actions))
+    with pytest.raises(DivergedError, match="learning diverged"):
+        host.check(state)
+    weights = jax.tree.leaves(host.memory(state).agent.actor)
+    assert all(np.isfinite(x).all() for x in weights)
+
+
+def test_what_a_loaded_agent_explores_with():
+    agent = replace(AGENTS["ddpg"], **NUMBERS)
+    stepper = Stepper(gymnasium.make("Pendulum-v1"))
+    host = Host(agent, stepper.spaces)
+    state, _ = host.step(host.init(0), stepper.reset(0))
+    memory = host.memory(state)
+    x = jnp.array([0.1, 0.2, 0.3])
+    first = jax.tree.map(lambda x: x[0], memory.agent.draw)
+    held = memory.agent._replace(draw=first, stale=memory.agent.stale[0])
+    expected = agent.act(held, x, jax.random.key(0))
+    np.testing.assert_allclose(memory.held(agent)(x), expected, rtol=1e-5)
+    again = host.memory(host.init(1, memory))
+    np.testing.assert_array_equal(again.agent.actor.head.weight, memory.agent.actor.head.weight)

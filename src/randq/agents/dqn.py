@@ -9,7 +9,7 @@ action. So a draw is made once however many events ask for it.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,17 +17,14 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from randq.config import floating, number, one_of, require, whole, within
+from randq.agents.base import Agent, Loss, Metrics, Precision, Spread, TargetNoise
+from randq.config import require, whole
 from randq.exploration import Epsilon
 from randq.networks import MLP, ConvNet, Network, Scaling
 from randq.optimise import descend
 from randq.posteriors.base import Family, Function, Members, Posterior, learnt, trainable
-from randq.targets import LOSSES, q_target
+from randq.targets import q_target
 from randq.types import Array, Bool, Float, Int32, Key, PyTree, Scalar, Spaces, Transition
-
-TargetNoise = Literal["mean", "same", "fresh"]
-Loss = Literal["squared", "huber"]
-Precision = Literal["float32", "float64"]
 
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Convolutions for screens: (channels, kernel, stride)."""
@@ -51,33 +48,8 @@ class DQNState(NamedTuple):
     updates: Int32[Array, ""]
 
 
-class Metrics(NamedTuple):
-    """What one update has to say."""
-
-    loss: Scalar
-    cost: Scalar
-    q_mean: Scalar
-    q_max: Scalar
-    """Greatest size of a Q-value that was learnt."""
-    gradient: Scalar
-    """Euclidean norm of the gradient."""
-
-
-class Spread(NamedTuple):
-    """How far the draws of a posterior differ."""
-
-    q_std: Scalar
-    """Standard deviation of a Q-value over draws, on average."""
-    action_disagreement: Scalar
-    """Share of the draws whose best action is not the most frequent one, on average."""
-
-
-LOOK = 32
-"""How many observations a look at the spread takes."""
-
-
 @dataclass(frozen=True)
-class DQN:
+class DQN(Agent):
     """Settings of DQN. The defaults are those of the authors' n-chain experiment."""
 
     posterior: Family
@@ -140,50 +112,23 @@ class DQN:
     """Treat a time limit as the end of the world, as the authors' n-chain did."""
 
     def __post_init__(self) -> None:
-        for setting in ("batch_size", "replay_capacity", "target_every", "updates_per_episode"):
-            whole(setting, getattr(self, setting), at_least=1)
-        for setting in ("condition_every", "condition_batch"):
-            whole(setting, getattr(self, setting), at_least=1)
-        for setting in ("learning_starts", "random_steps"):
-            whole(setting, getattr(self, setting), at_least=0)
-        for setting in ("update_every", "redraw_every"):
-            if getattr(self, setting) is not None:
-                whole(setting, getattr(self, setting), at_least=1)
-        for size in self.hidden:
-            whole("hidden", size, at_least=1)
-        within("gamma", self.gamma, 0.0, 1.0)
-        number("target_rate", self.target_rate)
-        within("target_rate", self.target_rate, 0.0, 1.0)
-        number("learning_rate", self.learning_rate)
-        number("adam_eps", self.adam_eps)
-        if self.max_grad_norm is not None:
-            number("max_grad_norm", self.max_grad_norm)
-        for setting in ("alpha", "cost_scale"):
-            if getattr(self, setting) is not None:
-                within(setting, getattr(self, setting), 0.0, 1e9)
-        one_of("loss", self.loss, get_args(Loss))
-        one_of("precision", self.precision, get_args(Precision))
-        floating("precision", self.precision)
+        self._check()
+        whole("target_every", self.target_every, at_least=1)
+        if self.redraw_every is not None:
+            whole("redraw_every", self.redraw_every, at_least=1)
         for convolution in self.filters or ():
             require(len(convolution) == 3, "filters", convolution, "(channels, kernel, stride)")
             for size in convolution:
                 whole("filters", size, at_least=1)
-        one_of("target_noise", self.target_noise, get_args(TargetNoise))
-        too_small = self.batch_size > self.replay_capacity
-        takes = f"at most replay_capacity = {self.replay_capacity}"
-        require(not too_small, "batch_size", self.batch_size, takes)
-
-    @property
-    def optimiser(self) -> optax.GradientTransformation:
-        steps = [optax.adam(self.learning_rate, eps=self.adam_eps)]
-        if self.max_grad_norm is not None:
-            steps.insert(0, optax.clip_by_global_norm(self.max_grad_norm))
-        steps.insert(0, optax.stateless(_finite))
-        # On one long vector: with dozens of small arrays most of a program would be the optimiser.
-        return optax.flatten(optax.chain(*steps))
 
     def init(self, spaces: Spaces, key: Key) -> DQNState:
         """A new agent."""
+        require(
+            not spaces.continuous,
+            "action space",
+            f"{spaces.num_actions} numbers within bounds",
+            "a Discrete space (DQN chooses one of several actions)",
+        )
         posterior = self.posterior.build(lambda k: self._network(spaces, k), key)
         none = jnp.zeros((), jnp.int32)
         # Only the shapes of a draw: it is stale, hence replaced before it can act.
@@ -242,14 +187,13 @@ class DQN:
         A step that was not `taken` does not count: a vector of environments has those.
         """
         taken = jnp.broadcast_to(jnp.asarray(taken), ended.shape)
-        steps = state.steps + jnp.sum(taken, dtype=jnp.int32)
+        after: DQNState = self._counted(state, ended, taken)
         stale = state.stale
         if self.redraw_episode:
             stale = stale | ended
         if self.redraw_every is not None:
-            stale = stale | (steps // self.redraw_every > state.steps // self.redraw_every)
-        episodes = state.episodes + jnp.sum(ended, dtype=jnp.int32)
-        return state._replace(steps=steps, episodes=episodes, stale=stale)
+            stale = stale | (after.steps // self.redraw_every > state.steps // self.redraw_every)
+        return after._replace(stale=stale)
 
     def target_due(self, steps: Int32[Array, ""], before: Int32[Array, ""]) -> Bool[Array, ""]:
         """Whether since the step `before` it has become time to move the target network."""
@@ -257,11 +201,7 @@ class DQN:
 
     def move_target(self, state: DQNState) -> DQNState:
         """Move the target network towards the online one, or copy it."""
-        online, rate = learnt(state.posterior)[0], self.target_rate
-        if rate == 1.0:
-            return state._replace(target=online)
-        soft = jax.tree.map(lambda new, old: old + rate * (new - old), online, state.target)
-        return state._replace(target=soft)
+        return state._replace(target=self._moved(state.target, learnt(state.posterior)[0]))
 
     def update(self, state: DQNState, batch: Transition, key: Key) -> tuple[DQNState, Metrics]:
         """One gradient step on a mini-batch (eq. 19)."""
@@ -289,9 +229,20 @@ class DQN:
         posterior = state.posterior.condition(batch.observation, batch.action, targets[0])
         return state._replace(posterior=posterior)
 
+    def explorer(self, state: DQNState) -> Function:
+        """Scores of the held draw."""
+        return state.draw
+
     def evaluator(self, state: DQNState) -> Function:
         """Scores whose argmax is the action, with all randomness disabled."""
         return state.posterior.evaluator()
+
+    def query(
+        self, state: DQNState, observation: PyTree, action: Float[Array, " actions"] | None
+    ) -> PyTree:
+        """The observation: the network has a value for each action."""
+        require(action is None, "action", action, "None where actions are to choose from")
+        return observation
 
     def spread(self, state: DQNState, observations: PyTree, key: Key, draws: int = 10) -> Spread:
         """How far draws of the posterior differ for a batch of observations."""
@@ -313,13 +264,7 @@ class DQN:
         values = members(batch.observation)
         targets = self._targets(posterior, target, members, batch, key)
         taken = jnp.take_along_axis(values, batch.action[None, :, None], axis=2)[..., 0]
-        errors = batch.masks.T.astype(taken.dtype) * jax.vmap(jax.vmap(LOSSES[self.loss]))(
-            taken - targets
-        )
-        scale = self.cost_scale
-        scale = self.alpha / self.replay_capacity if scale is None else scale
-        loss = jnp.sum(jnp.mean(errors, axis=1)) + scale * members.cost
-        return loss, (members.cost, taken)
+        return self._total(taken, targets, batch, members), (members.cost, taken)
 
     def _targets(
         self,
@@ -329,10 +274,7 @@ class DQN:
         batch: Transition,
         key: Key | None,
     ) -> Float[Array, "members batch"]:
-        noise = None
-        if key is not None and self.target_noise != "mean":
-            noise = key if self.target_noise == "same" else jax.random.fold_in(key, 1)
-        target_members = eqx.combine(target, learnt(posterior)[1]).members(noise)
+        target_members = self._target_members(posterior, target, key)
         values = target_members(batch.next_observation)
         selector = members(batch.next_observation) if self.double else values
         over_batch = jax.vmap(q_target, in_axes=(0, 0, None, 0, 0))
@@ -340,8 +282,3 @@ class DQN:
         return jax.lax.stop_gradient(
             over_members(batch.reward, batch.terminated, self.gamma, values, selector)
         )
-
-
-def _finite(gradient: Array, params: Array | None) -> Array:
-    """No gradient at all where it is not finite, so that nothing that was learnt is lost."""
-    return jnp.where(jnp.all(jnp.isfinite(gradient)), gradient, 0)

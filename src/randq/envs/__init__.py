@@ -7,7 +7,9 @@ from randq.envs.base import Environment, Step
 from randq.envs.cart_pole import CartPole
 from randq.envs.deep_sea import DeepSea
 from randq.envs.mountain_car import MountainCar
+from randq.envs.mountain_car_continuous import MountainCarContinuous
 from randq.envs.nchain import NChain
+from randq.envs.pendulum import Pendulum
 
 ENVIRONMENTS: dict[str, type[Environment[Any, Any]]] = {
     "nchain": NChain,
@@ -15,6 +17,8 @@ ENVIRONMENTS: dict[str, type[Environment[Any, Any]]] = {
     "mountain_car": MountainCar,
     "cart_pole": CartPole,
     "acrobot": Acrobot,
+    "pendulum": Pendulum,
+    "mountain_car_continuous": MountainCarContinuous,
 }
 """Every environment by its name on the command line."""
 
@@ -25,6 +29,8 @@ __all__ = [
     "DeepSea",
     "Environment",
     "MountainCar",
+    "MountainCarContinuous",
     "NChain",
+    "Pendulum",
     "Step",
 ]

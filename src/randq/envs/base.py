@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from randq import config
-from randq.types import Array, Bool, Float32, Int32, Key, PyTree, Spaces
+from randq.types import Array, Bool, Float32, Int32, Key, PyTree, Shaped, Spaces
 
 World = TypeVar("World")
 State = TypeVar("State")
@@ -62,9 +62,9 @@ class Environment(abc.ABC, Generic[World, State]):
 
     @abc.abstractmethod
     def step(
-        self, world: World, state: State, action: Int32[Array, ""], key: Key
+        self, world: World, state: State, action: Shaped[Array, "..."], key: Key
     ) -> tuple[State, Step]:
-        """Take one action, from 0 to `num_actions` - 1."""
+        """Take one action: an int32 from 0 to `num_actions` - 1, or float32s within bounds."""
 
     @abc.abstractmethod
     def optimal_return(self, world: World) -> Float32[Array, ""] | None:
@@ -91,14 +91,30 @@ class Environment(abc.ABC, Generic[World, State]):
     @property
     @abc.abstractmethod
     def num_actions(self) -> int:
-        """How many actions there are."""
+        """How many actions there are, or of how many numbers one consists."""
+
+    @property
+    def action_bounds(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Least and greatest of each number of an action; None if there are actions to choose from.
+
+        An environment whose actions are numbers says so by giving their bounds.
+        """
+        return None
 
     @property
     def spaces(self) -> Spaces:
         """What an agent must know."""
         shape = self.observation_shape
         low, high = (np.broadcast_to(np.float64(x), shape) for x in self.observation_bounds)
-        return Spaces(shape, self.num_actions, flat_bound(low), flat_bound(high))
+        action_low, action_high = self.action_bounds or (None, None)
+        return Spaces(
+            shape,
+            self.num_actions,
+            flat_bound(low),
+            flat_bound(high),
+            action_low=action_low,
+            action_high=action_high,
+        )
 
     @property
     @abc.abstractmethod

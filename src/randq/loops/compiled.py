@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from randq.agents.dqn import DQN, LOOK, DQNState, Metrics, Spread
+from randq.agents import LOOK, Agent, AgentState, Metrics, Spread
 from randq.config import replay_fits, require, whole
 from randq.envs.base import Environment
 from randq.evaluation import Episode, rollout
@@ -38,7 +38,7 @@ class RunState(NamedTuple):
     """Rewards of the episode so far."""
     length: Int32[Array, " seeds"]
     """Steps of the episode so far."""
-    agent: DQNState
+    agent: AgentState
     replay: RingState
     block: Int32[Array, ""]
 
@@ -71,7 +71,7 @@ class Record(NamedTuple):
 class Compiled:
     """An agent and an environment, as a program."""
 
-    agent: DQN
+    agent: Agent
     env: Environment[Any, Any]
     chunk: int = 100
     """The most blocks that one call can run."""
@@ -160,7 +160,8 @@ class Compiled:
             zero = jnp.zeros((), jnp.int32)
             reward = jnp.zeros((), jnp.float32)
             masks = jnp.zeros(agent.posterior.num_members, self.agent.precision)
-            item = Transition(env, zero, reward, env, jnp.zeros((), bool), masks)
+            action = self.env.spaces.an_action()
+            item = Transition(env, action, reward, env, jnp.zeros((), bool), masks)
             replay = self.ring.init(item)
             counts = reward, zero
             return RunState(keys.run, keys.evaluation, world, env, *counts, agent, replay, zero)
@@ -247,8 +248,8 @@ class Compiled:
         return state, (item, Steps(ended, good, total, length))
 
     def _learn(
-        self, agent: DQNState, replay: RingState, keys: Shaped[Array, "updates fields seeds"]
-    ) -> tuple[DQNState, Metrics]:
+        self, agent: AgentState, replay: RingState, keys: Shaped[Array, "updates fields seeds"]
+    ) -> tuple[AgentState, Metrics]:
         def sample(replay: RingState, key: Key, count: int) -> Transition:
             items: Transition = self.ring.sample(replay, key, count)
             encode = jax.vmap(self.env.encode)
@@ -257,19 +258,19 @@ class Compiled:
                 next_observation=encode(items.next_observation),
             )
 
-        def update(agent: DQNState, replay: RingState, keys: UpdateKeys) -> Any:
+        def update(agent: AgentState, replay: RingState, keys: UpdateKeys) -> Any:
             return self.agent.update(
                 agent, sample(replay, keys.sample, self.agent.batch_size), keys.learn
             )
 
-        def condition(agent: DQNState, replay: RingState, keys: UpdateKeys) -> DQNState:
+        def condition(agent: AgentState, replay: RingState, keys: UpdateKeys) -> AgentState:
             return self.agent.condition(
                 agent, sample(replay, keys.condition, self.agent.condition_batch)
             )
 
         def body(
-            agent: DQNState, raw_keys: Shaped[Array, "fields seeds"]
-        ) -> tuple[DQNState, Metrics]:
+            agent: AgentState, raw_keys: Shaped[Array, "fields seeds"]
+        ) -> tuple[AgentState, Metrics]:
             keys = UpdateKeys(*raw_keys)
             agent, metrics = jax.vmap(update)(agent, replay, keys)
             agent = jax.lax.cond(
@@ -279,18 +280,18 @@ class Compiled:
             )
             return agent, metrics
 
-        def learn(agent: DQNState) -> tuple[DQNState, Metrics]:
+        def learn(agent: AgentState) -> tuple[AgentState, Metrics]:
             agent, metrics = jax.lax.scan(body, agent, keys)
             return agent, jax.tree.map(lambda x: x[-1], metrics)
 
-        def wait(agent: DQNState) -> tuple[DQNState, Metrics]:
+        def wait(agent: AgentState) -> tuple[AgentState, Metrics]:
             nothing = jnp.full(agent.steps.shape, jnp.nan, self.agent.precision)
             return agent, Metrics(*[nothing] * len(Metrics._fields))
 
         return jax.lax.cond(agent.steps[0] >= self.agent.learning_starts, learn, wait, agent)
 
     def _evaluate(
-        self, agent: DQNState, world: PyTree, key: Key, block: Int32[Array, ""]
+        self, agent: AgentState, world: PyTree, key: Key, block: Int32[Array, ""]
     ) -> Episode:
         key = jax.random.fold_in(key, block)
         return rollout(self.env, world, self.agent.evaluator(agent), key)

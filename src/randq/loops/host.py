@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from randq import storage
-from randq.agents.dqn import DQN, LOOK, DQNState, Metrics, Spread
+from randq.agents import LOOK, Agent, AgentState, Metrics, Spread
 from randq.config import replay_fits, whole
 from randq.envs.gym.stepper import Arrived
 from randq.loops.keys import StepKeys, UpdateKeys, block_keys, run_keys
@@ -44,12 +44,12 @@ class HostState(NamedTuple):
     """Everything that changes in training. What is held per environment has a leading axis."""
 
     key: Key
-    agent: DQNState
+    agent: AgentState
     """Its draw, and whether that is stale, are held per environment."""
     replay: RingState
     observation: Shaped[Array, "envs ..."]
     """What was acted on last ..."""
-    action: Int32[Array, " envs"]
+    action: Shaped[Array, "envs ..."]
     """... and how."""
     masks: Float[Array, "envs members"]
     update_keys: UpdateKeys
@@ -68,7 +68,7 @@ Packed = list[Array]
 class Learner(NamedTuple):
     """The part of the state that an update changes."""
 
-    agent: DQNState
+    agent: AgentState
     metrics: Metrics
     healthy: Bool[Array, ""]
 
@@ -77,7 +77,7 @@ class Memory(NamedTuple):
     """What is worth keeping of an agent: all but the replay, and what was under way."""
 
     key: Key
-    agent: DQNState
+    agent: AgentState
     calls: Int32[Array, ""]
     largest_reward: Float32[Array, ""]
 
@@ -85,12 +85,12 @@ class Memory(NamedTuple):
     def of(cls, state: HostState) -> "Memory":
         return cls(*(getattr(state, name) for name in cls._fields))
 
-    def held(self, agent: DQN) -> Function:
-        """The draw that the first environment holds, or the one that will replace it."""
+    def held(self, agent: Agent) -> Function:
+        """What the first environment explores with, or what will replace that."""
         state = self.agent._replace(
             draw=jax.tree.map(lambda x: x[0], self.agent.draw), stale=self.agent.stale[0]
         )
-        return agent.refresh(state, jax.random.fold_in(self.key, self.calls)).draw
+        return agent.explorer(agent.refresh(state, jax.random.fold_in(self.key, self.calls)))
 
 
 class Vitals(NamedTuple):
@@ -108,15 +108,11 @@ class DivergedError(RuntimeError):
     """Learning went wrong; what was learnt until then is kept."""
 
 
-PER_ENV = DQNState(None, None, None, draw=0, stale=0, steps=None, episodes=None, updates=None)  # type: ignore[arg-type]
-"""Which parts of an agent's state are held per environment, as `jax.vmap` wants to know it."""
-
-
 @dataclass(frozen=True)
 class Host:
     """An agent, as a program that is called once for each step of the environments."""
 
-    agent: DQN
+    agent: Agent
     spaces: Spaces
     num_envs: int = 1
 
@@ -157,9 +153,14 @@ class Host:
     def step(self, state: Packed, arrived: Arrived) -> tuple[Packed, Array]:
         """Take in what a step led to, learn, and choose actions. The old state is used up.
 
-        The actions are negative if an update went wrong; `check` says how.
+        If an update went wrong there are none (`refuses`), and `check` says how.
         """
         return self._step(state, *arrived)
+
+    def refuses(self, actions: np.ndarray) -> bool:
+        """Whether these stand for no action at all, because an update went wrong."""
+        none = np.isnan(actions) if self.spaces.continuous else actions < 0
+        return bool(none.flat[0])
 
     def vitals(self, packed: Packed) -> Vitals:
         """How learning goes."""
@@ -249,8 +250,8 @@ class Host:
             partial(self.agent.init, self.spaces), jax.random.key(0)
         ).posterior
         masks = jnp.zeros(posterior.num_members, self.agent.precision)
-        zero = jnp.zeros((), jnp.int32)
-        return Transition(observation, zero, reward, observation, jnp.zeros((), bool), masks)
+        action, no = self.spaces.an_action(), jnp.zeros((), bool)
+        return Transition(observation, action, reward, observation, no, masks)
 
     def start(self, seed: Int32[Array, ""]) -> HostState:
         """A new agent before the first step, as a pure function."""
@@ -280,9 +281,11 @@ class Host:
     def _call(self, state: HostState, arrived: Arrived) -> tuple[HostState, Array]:
         state = self._learn(*self._store(state, arrived))
         state, action = self._act(state, arrived.observation)
-        return state, jnp.where(state.healthy, action, -1)
+        # An answer that costs no second transfer (see `refuses`).
+        none = jnp.full_like(action, jnp.nan if self.spaces.continuous else -1)
+        return state, jnp.where(state.healthy, action, none)
 
-    def _store(self, state: HostState, arrived: Arrived) -> tuple[HostState, DQNState]:
+    def _store(self, state: HostState, arrived: Arrived) -> tuple[HostState, AgentState]:
         """Keep the last transitions; also gives the agent as it was before them."""
         _, final, reward, terminated, truncated, taken = arrived
         ended = (terminated | truncated) & taken
@@ -296,7 +299,7 @@ class Host:
         )
         return state, before
 
-    def _learn(self, state: HostState, before: DQNState) -> HostState:
+    def _learn(self, state: HostState, before: AgentState) -> HostState:
         agent, every = state.agent, self.agent.update_every
         due = self.agent.target_due(agent.steps, before.steps)
         agent = jax.lax.cond(due, self.agent.move_target, lambda agent: agent, agent)
@@ -347,14 +350,15 @@ class Host:
         steps = self.agent.update_every or 1
         step_keys, update_keys = block_keys(state.key, state.calls // steps, steps, 1)
         keys = StepKeys(*(self._per_env(key) for key in step_keys[state.calls % steps]))
+        axes = _axes(state.agent)
         agent = jax.lax.cond(
             jnp.any(state.agent.stale),
-            jax.vmap(self.agent.refresh, in_axes=(PER_ENV, 0), out_axes=PER_ENV),
+            jax.vmap(self.agent.refresh, in_axes=(axes, 0), out_axes=axes),
             lambda agent, _: agent,
             state.agent,
             keys.refresh,
         )
-        act = jax.vmap(self.agent.act, in_axes=(PER_ENV, 0, 0))
+        act = jax.vmap(self.agent.act, in_axes=(axes, 0, 0))
         action = act(agent, self.encode(observation), keys.act)
         state = state._replace(
             agent=agent,
@@ -381,6 +385,12 @@ class Host:
         if self.spaces.categories is not None:
             return OneHot(observation, self.spaces.categories)
         return observation
+
+
+def _axes(agent: AgentState) -> AgentState:
+    """Which parts of an agent's state are held per environment, as `jax.vmap` wants to know it."""
+    nothing = agent._replace(**dict.fromkeys(agent._fields))
+    return nothing._replace(draw=0, stale=0)
 
 
 def _copied(tree: PyTree) -> PyTree:

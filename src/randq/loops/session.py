@@ -82,7 +82,7 @@ class Session:
     def _take_in(self, arrived: Arrived) -> None:
         self.state, chosen = self.host.step(self.state, arrived)
         actions = np.asarray(chosen)
-        if actions[0] < 0:
+        if self.host.refuses(actions):
             self.host.check(self.state)
         self.actions = actions
 
@@ -99,7 +99,10 @@ def play(stepper: Stepper, act: Callable[[Any], Any], episodes: int, seed: int) 
         seen = arrived.observation
         if stepper.spaces.categories is not None:
             seen = seen + stepper.spaces.first_category
-        arrived = stepper.step(np.asarray(act(seen)) - stepper.spaces.first_action)
+        actions = np.asarray(act(seen))
+        if not stepper.spaces.continuous:
+            actions = actions - stepper.spaces.first_action
+        arrived = stepper.step(actions)
         found += tally.add(arrived)
     returns, lengths = zip(*found[:episodes], strict=True)
     return Evaluation(float(np.mean(returns)), float(np.std(returns)), returns, lengths)

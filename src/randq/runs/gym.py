@@ -64,7 +64,9 @@ class GymRun:
         stepper = Stepper(plan.make_env())
         self._host = Host(plan.agent, stepper.spaces)
         self._session = Session(self._host, stepper, seed)
-        self._scores = jax.jit(lambda posterior, xs: jax.vmap(posterior.evaluator())(xs))
+        self._chosen = jax.jit(
+            lambda state, xs: stepper.spaces.chosen(jax.vmap(plan.agent.evaluator(state))(xs))
+        )
         self.counts = Counts()
         self._kept = 0
         """Transitions that are on disk."""
@@ -153,13 +155,13 @@ class GymRun:
     def _evaluate(self) -> Evaluation:
         """In an environment of its own, made anew: nothing of it has to be remembered."""
         stepper = Stepper(self._plan.make_env())
-        posterior = self._host.memory(self._session.state).agent.posterior
-        first, start = stepper.spaces.first_action, stepper.spaces.first_category
+        state = self._host.memory(self._session.state).agent
+        spaces = stepper.spaces
 
         def act(seen: np.ndarray) -> np.ndarray:
-            xs = jnp.asarray(seen if stepper.spaces.categories is None else seen - start)
-            best: np.ndarray = np.asarray(self._scores(posterior, self._host.encode(xs)))
-            return best.argmax(axis=-1) + first
+            xs = seen if spaces.categories is None else seen - spaces.first_category
+            chosen: np.ndarray = np.asarray(self._chosen(state, self._host.encode(jnp.asarray(xs))))
+            return chosen if spaces.continuous else chosen + spaces.first_action
 
         try:
             return play(stepper, act, self._plan.evaluation_episodes, self._seed)
@@ -183,7 +185,7 @@ class GymRun:
         first = max(self._kept, oldest)
         self._segments.add(first, self._rows(state, first, written))
         position = self._session.stepper.position
-        actions = np.zeros(0, np.int32) if position is None else position.actions
+        actions = self._no_actions if position is None else position.actions
         tree = {"state": _without_replay(state), "actions": actions}
         header = {
             "counts": {
@@ -228,7 +230,8 @@ class GymRun:
     def _load(self, step: int) -> dict[str, int]:
         header = self._checkpoints.header(step)
         like: HostState = jax.eval_shape(self._host.start, jnp.int32(0))
-        count = jax.ShapeDtypeStruct((int(header["actions"]),), np.int32)
+        none = self._no_actions
+        count = jax.ShapeDtypeStruct((int(header["actions"]), *none.shape[1:]), none.dtype)
         tree = self._checkpoints.load(
             step, {"state": _without_replay(like), "actions": with_zeros(count)}
         )
@@ -268,6 +271,11 @@ class GymRun:
             f"step {self.counts.steps}: the environment cannot be brought back to where it was;"
             " its episode begins anew, so the run is not the same as one without a break"
         )
+
+    @property
+    def _no_actions(self) -> np.ndarray:
+        """As many as none, to know their shape and type by."""
+        return np.asarray(self._host.spaces.an_action())[None][:0]
 
     def _rows(self, state: HostState, first: int, end: int) -> list[np.ndarray]:
         at = np.arange(first, end) % self._host.ring.slots

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from randq.agents.dqn import DQN
+from randq.agents import Agent
 from randq.config import one_of, require, whole, within
 from randq.envs import ENVIRONMENTS, Environment
 from randq.envs.gym import find
 from randq.envs.gym.stepper import Stepper
 from randq.loops.compiled import Compiled
 from randq.loops.host import Host
-from randq.presets import PRESETS, domain, preset
+from randq.presets import AGENTS, domain, preset
 from randq.settings import from_json, to_json
 
 MAX_SEEDS = 100_000
@@ -26,7 +26,7 @@ class CompiledPlan:
 
     name: str
     """The agent's name."""
-    agent: DQN
+    agent: Agent
     """Settings of the agent."""
     env: Environment[Any, Any]
     """Settings of the environment."""
@@ -55,7 +55,7 @@ class CompiledPlan:
             if getattr(self, setting) is not None:
                 whole(setting, getattr(self, setting), at_least=1)
         whole("evaluate_every", self.evaluate_every, at_least=1)
-        one_of("name", self.name, PRESETS)
+        one_of("name", self.name, AGENTS)
         Compiled(self.agent, self.env)
         assert self.env.max_steps is not None
         _learns(self.agent, self.steps or (self.episodes or EPISODES) * self.env.max_steps)
@@ -81,7 +81,7 @@ class GymPlan:
 
     name: str
     """The agent's name."""
-    agent: DQN
+    agent: Agent
     """Settings of the agent."""
     env: str
     """Id of the environment."""
@@ -113,7 +113,7 @@ class GymPlan:
         if self.evaluate_every is not None:
             whole("evaluate_every", self.evaluate_every, at_least=1)
         _ = self.kwargs
-        one_of("name", self.name, PRESETS)
+        one_of("name", self.name, AGENTS)
         _learns(self.agent, self.steps)
 
     @property
@@ -154,7 +154,7 @@ def _check(plan: Plan) -> None:
     within("checkpoint_every", plan.checkpoint_every, 0.0, 1e9)
 
 
-def _learns(agent: DQN, steps: int) -> None:
+def _learns(agent: Agent, steps: int) -> None:
     """Refuse a run that would end before the agent learns anything."""
     takes = f"fewer than the {steps} steps that the run has"
     require(agent.learning_starts < steps, "agent.learning_starts", agent.learning_starts, takes)
@@ -171,7 +171,7 @@ def json_object(setting: str, text: str) -> dict[str, Any]:
 
 def default_plan(name: str, env: str, env_kwargs: str = "{}") -> Plan:
     """An agent in an environment, ours or Gymnasium's, with all settings as they come."""
-    one_of("agent", name, PRESETS)
+    one_of("agent", name, AGENTS)
     if env in ENVIRONMENTS:
         return CompiledPlan(name, preset(name, env), ENVIRONMENTS[env]())
     made = find(env, **json_object("env_kwargs", env_kwargs))
@@ -189,7 +189,7 @@ def read_plan(data: Mapping[str, Any], trust: bool = False) -> Plan:
     module, which is code of somebody's choice: it takes `trust`.
     """
     name, env = data.get("name"), data.get("env", "nchain")
-    known = name if isinstance(name, str) and name in PRESETS else "mnf-dqn"
+    known = name if isinstance(name, str) and name in AGENTS else "mnf-dqn"
     problems: list[str] = []
     if isinstance(env, str) and env not in ENVIRONMENTS:
         kind: type[Plan] = GymPlan

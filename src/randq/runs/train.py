@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax.numpy as jnp
 import numpy as np
 
-from randq.agents.dqn import DQN
+from randq.agents import Agent
 from randq.config import require, whole
 from randq.envs.base import Environment
 from randq.evaluation import GoodShare, Streak
@@ -189,7 +189,7 @@ class Keeper(Protocol):
 
 
 def train(
-    agent: DQN,
+    agent: Agent,
     env: Environment[Any, Any],
     seeds: Sequence[int],
     *,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from randq.agents.dqn import DQN, DQNState
+from randq.agents import Agent, AgentState
 from randq.config import field_names, one_of, override, require, tuples, whole
 from randq.envs import ENVIRONMENTS, Environment
 from randq.evaluation import rollout
@@ -59,7 +59,7 @@ class Job:
         _ = self.settings
 
     @property
-    def resolved(self) -> tuple[DQN, Environment[Any, Any]]:
+    def resolved(self) -> tuple[Agent, Environment[Any, Any]]:
         """The agent and the environment behind the names."""
         one_of("env", self.env, ENVIRONMENTS)
         settings = {name: tuples(value) for name, value in self.env_settings.items()}
@@ -128,7 +128,7 @@ def perform(job: Job) -> Result:
 
 
 def untrained_optimal(
-    agent: DQN, env: Environment[Any, Any], seeds: Sequence[int], batch: int
+    agent: Agent, env: Environment[Any, Any], seeds: Sequence[int], batch: int
 ) -> np.ndarray:
     """For each seed, whether the network that training would begin with is optimal already."""
     program = Compiled(agent, env)
@@ -136,7 +136,7 @@ def untrained_optimal(
     require(optimum is not None, "env", env, "one whose best return is known")
 
     def evaluate(state: RunState) -> Array:
-        def one(agent_state: DQNState, world: PyTree, key: Key) -> Array:
+        def one(agent_state: AgentState, world: PyTree, key: Key) -> Array:
             return rollout(env, world, agent.evaluator(agent_state), key).good
 
         return jax.vmap(one)(state.agent, state.world, state.key)

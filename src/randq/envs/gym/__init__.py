@@ -46,7 +46,7 @@ def _step(
     return key, state, step
 
 
-class GymnasiumEnv(gymnasium.Env[np.ndarray, np.int64]):
+class GymnasiumEnv(gymnasium.Env[np.ndarray, Any]):
     """Any environment of this package behind Gymnasium's interface.
 
     `reset(seed=s)` decides everything that follows, the world included: it draws a new world from
@@ -64,7 +64,11 @@ class GymnasiumEnv(gymnasium.Env[np.ndarray, np.int64]):
         self.observation_space = gymnasium.spaces.Box(
             np.broadcast_to(np.float32(low), shape), np.broadcast_to(np.float32(high), shape)
         )
-        self.action_space = gymnasium.spaces.Discrete(environment.num_actions)
+        self.action_space: gymnasium.spaces.Space[Any]
+        if environment.action_bounds is None:
+            self.action_space = gymnasium.spaces.Discrete(environment.num_actions)
+        else:
+            self.action_space = gymnasium.spaces.Box(*map(np.float32, environment.action_bounds))
         self._world: PyTree = None
         self._state: PyTree = None
         self._key: Key | None = None
@@ -90,10 +94,13 @@ class GymnasiumEnv(gymnasium.Env[np.ndarray, np.int64]):
     def rng_state(self, numbers: list[int]) -> None:
         self._key = jax.random.wrap_key_data(jnp.array(numbers, jnp.uint32))
 
-    def step(self, action: np.int64 | int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(
+        self, action: np.ndarray | np.int64 | int
+    ) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         config.require(action in self.action_space, "action", action, str(self.action_space))
+        dtype = np.int32 if self.environment.action_bounds is None else np.float32
         self._key, self._state, step = _step(
-            self.environment, self._world, self._state, np.int32(action), self._key
+            self.environment, self._world, self._state, np.asarray(action, dtype), self._key
         )
         # A copy, because what JAX hands out is a read-only view of its own buffer.
         observation = np.array(step.observation)
@@ -116,6 +123,8 @@ def register() -> None:
 
 register()
 
+_MISSING = (gymnasium.error.DependencyNotInstalled, ImportError)
+
 
 def find(name: str, **settings: Any) -> gymnasium.Env[Any, Any]:
     """An environment by its name here (`mountain_car`) or its id in Gymnasium (`CartPole-v1`).
@@ -135,6 +144,9 @@ def find(name: str, **settings: Any) -> gymnasium.Env[Any, Any]:
         return gymnasium.make(name, **settings)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         sentence = " ".join(str(error).split())
+        if "mujoco" in sentence.lower() and isinstance(error, _MISSING):
+            takes = 'an environment that is installed (pip install "randq[mujoco]")'
+            raise ValueError(f"env: got {name!r}, takes {takes}") from error
         raise ValueError(f"env: got {name!r}, which Gymnasium cannot make ({sentence})") from error
 
 

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from randq.config import require
 from randq.envs.base import flat_bound
-from randq.types import Spaces
+from randq.types import Spaces, is_box
 
 GymEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
@@ -50,14 +50,7 @@ class Position(NamedTuple):
 
 def spaces_of(observation: spaces.Space[Any], action: spaces.Space[Any]) -> Spaces:
     """The two spaces as plain numbers, or a refusal in one sentence."""
-    require(
-        isinstance(action, spaces.Discrete),
-        "action space",
-        action,
-        "a Discrete space (DQN chooses one of several actions)",
-    )
-    assert isinstance(action, spaces.Discrete)
-    make = partial(Spaces, num_actions=int(action.n), first_action=int(action.start))
+    make = partial(Spaces, **_actions_of(action))
     if isinstance(observation, spaces.Discrete):
         first = int(observation.start)
         return make((), categories=int(observation.n), first_category=first, dtype="int32")
@@ -82,6 +75,21 @@ def spaces_of(observation: spaces.Space[Any], action: spaces.Space[Any]) -> Spac
         return make(shape, dtype=dtype)
     low, high = flat_bound(observation.low), flat_bound(observation.high)
     return make(shape, low=low, high=high, dtype=dtype)
+
+
+def _actions_of(action: spaces.Space[Any]) -> dict[str, Any]:
+    """What is known of actions: how many there are, or the bounds of the numbers of one."""
+    if isinstance(action, spaces.Discrete):
+        return {"num_actions": int(action.n), "first_action": int(action.start)}
+    is_numbers = isinstance(action, spaces.Box) and np.issubdtype(action.dtype, np.floating)
+    takes = "a Discrete space, or a Box of floating-point numbers"
+    require(is_numbers, "action space", action, takes)
+    assert isinstance(action, spaces.Box)
+    low, high = (tuple(x.astype(np.float64).ravel().tolist()) for x in (action.low, action.high))
+    ok = len(low) > 0 and all(map(is_box, low, high))
+    takes = "finite bounds that are less than a million apart (gymnasium.wrappers can set some)"
+    require(ok, "action space", action, takes)
+    return {"num_actions": len(low), "action_low": low, "action_high": high}
 
 
 class Stepper:
@@ -122,7 +130,7 @@ class Stepper:
         """What the environment was seeded with last."""
         self._begun: tuple[int, Any] | None = None
         """How the episode began; None where that is not known."""
-        self._taken: list[Any] = []
+        self._taken: list[np.ndarray] = []
         """What was done in it since."""
 
     def reset(self, seed: int | None = None) -> Arrived:
@@ -135,11 +143,11 @@ class Stepper:
         return Arrived(observation, observation, nothing, no, no, no)
 
     def step(self, actions: np.ndarray) -> Arrived:
-        """Take an action in each environment, counted from 0."""
+        """Take an action in each environment: counted from 0, or as many numbers as it is."""
         self.steps += 1
         if not self._vector:
-            return self._step_one(int(actions[0]) + self.spaces.first_action)
-        result = self.env.step(actions.astype(np.int64) + self.spaces.first_action)
+            return self._play(actions[0])
+        result = self.env.step(self._for_env(actions))
         raw, reward, terminated, truncated, info = result
         observation = final = self._checked(raw)
         reward, taken = self._rewards(np.asarray(reward)), ~self._resetting
@@ -169,7 +177,9 @@ class Stepper:
         """How to get back to where the environment is; None if there is no way."""
         if self._begun is None:
             return None
-        return Position(*self._begun, np.asarray(self._taken, np.int32))
+        example = np.asarray(self.spaces.an_action())
+        taken = np.stack([example, *self._taken])[1:]
+        return Position(*self._begun, taken)
 
     def return_to(self, position: Position, observation: np.ndarray) -> bool:
         """Play the episode again up to where it was; whether that led to the same observation.
@@ -184,15 +194,29 @@ class Stepper:
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
                 return False  # it has another generator now
             seen = self._begin(None)
-        for action in position.actions.tolist():
-            arrived = self._step_one(action)
+        for action in position.actions:
+            arrived = self._play(action)
             seen = arrived.observation
             if arrived.terminated[0] or arrived.truncated[0]:
                 return False
         return np.array_equal(seen, observation)
 
-    def _step_one(self, action: int) -> Arrived:
+    def _for_env(self, actions: np.ndarray) -> Any:
+        """Actions in the form, type and bounds of the environment's space."""
+        space = self.action_space
+        if not isinstance(space, spaces.Box):
+            shifted = actions.astype(np.int64) + self.spaces.first_action
+            return shifted if self._vector else shifted.tolist()
+        shaped = actions.reshape(-1, *space.shape).astype(space.dtype)
+        # Rounded to the space's own type, a number may lie beyond a bound by its last digit.
+        return np.clip(shaped, space.low, space.high)
+
+    def _play(self, action: np.ndarray) -> Arrived:
+        """A step of the only environment, which can be taken again another time."""
         self._taken.append(action)
+        return self._step_one(self._for_env(action[None])[0])
+
+    def _step_one(self, action: Any) -> Arrived:
         raw, reward, terminated, truncated, _ = self.env.step(action)
         observation = final = self._checked(raw)
         if terminated or truncated:
