@@ -20,8 +20,7 @@ import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from randq import storage
-from randq import agents
+from randq import agents, storage
 from randq.config import require, whole
 from randq.envs.gym import GymnasiumEnv, find
 from randq.envs.gym.stepper import Arrived, GymEnv, Stepper

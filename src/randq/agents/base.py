@@ -139,9 +139,7 @@ class Agent(abc.ABC):
         None, the one that the agent holds to be best)."""
 
     @abc.abstractmethod
-    def spread(
-        self, state: AgentState, observations: PyTree, key: Key, draws: int = 10
-    ) -> Spread:
+    def spread(self, state: AgentState, observations: PyTree, key: Key, draws: int = 10) -> Spread:
         """How far draws of the posterior differ for a batch of observations."""
 
     def _check(self) -> None:

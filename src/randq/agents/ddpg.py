@@ -376,9 +376,7 @@ class DDPG(Agent):
         """How far draws of the critic differ about the actor's actions."""
         pairs = jax.vmap(lambda x: self.query(state, x, None))(observations)
         keys = jax.random.split(key, draws)
-        values = jax.lax.map(
-            lambda key: jax.vmap(state.posterior.sample(key).network)(pairs), keys
-        )
+        values = jax.lax.map(lambda key: jax.vmap(state.posterior.sample(key).network)(pairs), keys)
         # Counted from the first draw: where draws are equal, it is 0 and not a rounding error.
         q_std = jnp.mean(jnp.std(values - values[:1], axis=0))
         return Spread(q_std, jnp.full_like(q_std, jnp.nan))

@@ -193,7 +193,7 @@ def read_plan(data: Mapping[str, Any], trust: bool = False) -> Plan:
     problems: list[str] = []
     if isinstance(env, str) and env not in ENVIRONMENTS:
         kind: type[Plan] = GymPlan
-        begin: Plan = GymPlan(known, preset(known, "vector"), env)
+        begin: Plan = GymPlan(known, AGENTS[known], env)
         try:
             takes = "an id without a module to import, or --trust if you trust that module"
             require(trust or ":" not in env, "env", env, takes)
