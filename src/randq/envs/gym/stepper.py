@@ -146,7 +146,7 @@ class Stepper:
         """Take an action in each environment: counted from 0, or as many numbers as it is."""
         self.steps += 1
         if not self._vector:
-            return self._play(actions[0])
+            return self._play(actions)
         result = self.env.step(self._for_env(actions))
         raw, reward, terminated, truncated, info = result
         observation = final = self._checked(raw)
@@ -177,9 +177,8 @@ class Stepper:
         """How to get back to where the environment is; None if there is no way."""
         if self._begun is None:
             return None
-        example = np.asarray(self.spaces.an_action())
-        taken = np.stack([example, *self._taken])[1:]
-        return Position(*self._begun, taken)
+        none = np.asarray(self.spaces.an_action())[None][:0]
+        return Position(*self._begun, np.concatenate([none, *self._taken]))
 
     def return_to(self, position: Position, observation: np.ndarray) -> bool:
         """Play the episode again up to where it was; whether that led to the same observation.
@@ -194,8 +193,8 @@ class Stepper:
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
                 return False  # it has another generator now
             seen = self._begin(None)
-        for action in position.actions:
-            arrived = self._play(action)
+        for i in range(len(position.actions)):
+            arrived = self._play(position.actions[i : i + 1])
             seen = arrived.observation
             if arrived.terminated[0] or arrived.truncated[0]:
                 return False
@@ -211,10 +210,10 @@ class Stepper:
         # Rounded to the space's own type, a number may lie beyond a bound by its last digit.
         return np.clip(shaped, space.low, space.high)
 
-    def _play(self, action: np.ndarray) -> Arrived:
+    def _play(self, actions: np.ndarray) -> Arrived:
         """A step of the only environment, which can be taken again another time."""
-        self._taken.append(action)
-        return self._step_one(self._for_env(action[None])[0])
+        self._taken.append(actions)
+        return self._step_one(self._for_env(actions)[0])
 
     def _step_one(self, action: Any) -> Arrived:
         raw, reward, terminated, truncated, _ = self.env.step(action)
