@@ -155,7 +155,7 @@ class Critic(Network):
                 blocks.append(Block.supplied(size + joining, units, layer_norm, supply))
                 size = units
             head = Linear.supplied(size, 1, supply)
-            return cls(tuple(blocks), head, bounds, supply.dtype)
+            return cls(blocks=tuple(blocks), head=head, bounds=bounds, dtype=supply.dtype)
 
         return uniforms(make, key, floating("dtype", dtype))
 

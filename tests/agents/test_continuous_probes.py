@@ -9,21 +9,22 @@ import numpy as np
 import pytest
 from continuous_probes import HIGH, KINDS, LOW, ContinuousProbe, known
 
+from randq.envs import Pendulum
 from randq.loops.compiled import Compiled
 from randq.presets import CONTINUOUS
 
 GAMMA = 0.6
 SEEDS = 5
-STEPS = 1200
+STEPS = 3500
 # The only settings that are changed, and for all presets alike: to be fast, and to see all actions.
 QUICK = {
     "gamma": GAMMA,
     "hidden": (32, 32),
     "learning_rate": 0.01,
-    "actor_learning_rate": 0.003,
+    "actor_learning_rate": 0.001,
     "target_rate": 0.05,
     "batch_size": 64,
-    "replay_capacity": 600,
+    "replay_capacity": 3500,
     "cost_scale": 1e-5,
     "random_steps": 10**9,
 }
@@ -38,14 +39,16 @@ def learnt(name, **changes):
     kinds = jnp.repeat(jnp.arange(len(KINDS), dtype=jnp.int32), SEEDS)
     places = jnp.concatenate([2 * jnp.eye(3), jnp.zeros((3, 1))], axis=1)
 
-    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
     def run(seeds, kinds):
         state = program._init(seeds)._replace(world=kinds)
         state, _ = program._run(state, jnp.int32(STEPS))
 
         def one(agent_state):
-            actions = jax.vmap(agent.evaluator(agent_state))(places)
-            return actions[:, 0], jax.vmap(agent_state.posterior.mean())((places, actions))[:, 0]
+            actions, seen = jax.vmap(agent.evaluator(agent_state))(places), places
+            if agent_state.statistics is not None:
+                seen = jax.vmap(agent_state.statistics)(places)
+            return actions[:, 0], jax.vmap(agent_state.posterior.mean())((seen, actions))[:, 0]
 
         return jax.vmap(one)(state.agent)
 
@@ -94,3 +97,17 @@ def test_the_probes_can_tell():
     assert 1 - GAMMA >= 2 * TOLERANCE - 1e-9
     # An actor that ignores where it is, or what it did, stays between the two best actions.
     assert abs(right[1][1][0] - right[1][2][0]) > 4 * TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ddpg", "param-noise-ddpg", "bbqn-ddpg", "mnf-ddpg"])
+def test_swings_the_pendulum_up_with_the_papers_settings(name):
+    """20,000 steps, three seeds: to hang and swing at random returns about -1300 an episode."""
+    program = Compiled(CONTINUOUS[name], Pendulum(), chunk=2000, evaluate_every=2)
+    state = program.init(jnp.arange(3, dtype=jnp.int32))
+    returns = []
+    for _ in range(10):
+        state, record = program.run(state, 2000)
+        returns.append(record.eval_return[record.evaluated].mean())
+    assert returns[0] < -1000
+    assert np.mean(returns[-2:]) > -600

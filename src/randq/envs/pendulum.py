@@ -17,7 +17,7 @@ FASTEST, STRONGEST = 8.0, 2.0
 
 
 class PendulumState(NamedTuple):
-    """Angle from upright and its velocity, and how many steps of the episode are done."""
+    """Angle from upright (-pi to pi) and its velocity, and how many steps are done."""
 
     theta: Float32[Array, ""]
     theta_dot: Float32[Array, ""]
@@ -51,11 +51,12 @@ class Pendulum(Control[PendulumState]):
     ) -> tuple[PendulumState, Step]:
         torque = jnp.clip(action[0], -STRONGEST, STRONGEST)
         theta, theta_dot, steps = state
-        cost = _wrapped(theta) ** 2 + 0.1 * theta_dot**2 + 0.001 * torque**2
+        cost = theta**2 + 0.1 * theta_dot**2 + 0.001 * torque**2
         pull = 3 * GRAVITY / (2 * LENGTH) * jnp.sin(theta)
         push = 3 / (MASS * LENGTH**2) * torque
         theta_dot = jnp.clip(theta_dot + SECONDS * (pull + push), -FASTEST, FASTEST)
-        state = PendulumState(theta + SECONDS * theta_dot, theta_dot, steps + 1)
+        # Where it was before it turned round makes no difference, and would cost digits.
+        state = PendulumState(_wrapped(theta + SECONDS * theta_dot), theta_dot, steps + 1)
         return state, Step(
             observation=self.observe(state),
             reward=-cost,

@@ -68,7 +68,8 @@ class GymnasiumEnv(gymnasium.Env[np.ndarray, Any]):
         if environment.action_bounds is None:
             self.action_space = gymnasium.spaces.Discrete(environment.num_actions)
         else:
-            self.action_space = gymnasium.spaces.Box(*map(np.float32, environment.action_bounds))
+            low, high = (np.array(bound, np.float32) for bound in environment.action_bounds)
+            self.action_space = gymnasium.spaces.Box(low, high)
         self._world: PyTree = None
         self._state: PyTree = None
         self._key: Key | None = None

@@ -1,7 +1,6 @@
 """Any Gymnasium environment, single or vector, as the host loop sees it: a vector, and checked."""
 
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -50,7 +49,11 @@ class Position(NamedTuple):
 
 def spaces_of(observation: spaces.Space[Any], action: spaces.Space[Any]) -> Spaces:
     """The two spaces as plain numbers, or a refusal in one sentence."""
-    make = partial(Spaces, **_actions_of(action))
+    actions = _actions_of(action)
+
+    def make(shape: tuple[int, ...], **more: Any) -> Spaces:
+        return Spaces(shape, **actions, **more)
+
     if isinstance(observation, spaces.Discrete):
         first = int(observation.start)
         return make((), categories=int(observation.n), first_category=first, dtype="int32")
