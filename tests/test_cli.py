@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -107,3 +109,9 @@ def test_list_names_everything_and_guesses(capsys):
     with pytest.raises(SystemExit):
         main(["list", "agent"])
     assert "did you mean 'agents'" in capsys.readouterr().err
+
+
+def test_python_runs_the_package_as_the_command():
+    asked = [sys.executable, "-m", "randq", "--version"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert found.stdout == f"randq {randq.__version__}\n"

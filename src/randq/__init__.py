@@ -1,5 +1,6 @@
 """Weight posteriors over Q-networks, and exploration by sampling from them."""
 
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -7,6 +8,11 @@ if TYPE_CHECKING:
     from randq.presets import preset
 
 __all__ = ["Agent", "Policy", "evaluate", "load", "make", "preset"]
+
+try:
+    __version__ = version("randq")
+except PackageNotFoundError:  # used from its source, not installed
+    __version__ = "unknown"
 
 
 def __getattr__(name: str) -> Any:

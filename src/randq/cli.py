@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from randq import regression, reproduce
+from randq import __version__, regression, reproduce
 from randq.cache import enable_compilation_cache
 from randq.config import field_names, one_of, require, whole, writable_folder
 from randq.envs import ENVIRONMENTS
@@ -330,7 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if name in ("-h", "--help"):
         print(_usage())
     elif name == "--version":
-        print(f"randq {version('randq')}")
+        print(f"randq {__version__}")
     else:
         try:
             one_of("command", name, COMMANDS)

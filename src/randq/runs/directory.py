@@ -27,7 +27,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO
 
-from randq import storage
+from randq import __version__, storage
 from randq.storage import StorageError
 
 SETTINGS, RUN, RESULT, FAILURE = "settings.json", "run.json", "result.json", "failure.json"
@@ -309,8 +309,8 @@ def _natural(path: Path) -> list[tuple[str, int]]:
 
 
 def _machine() -> dict[str, Any]:
-    packages = ("randq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium")
-    versions = {"python": platform.python_version()}
+    packages = ("jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco", "ale-py")
+    versions = {"python": platform.python_version(), "randq": __version__}
     for package in packages:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)

@@ -1,0 +1,5 @@
+"""`python -m randq` is the command `randq`."""
+
+from randq.cli import main
+
+main()
