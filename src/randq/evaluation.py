@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from randq import threefry
 from randq.config import whole
 from randq.envs.base import Environment
 from randq.types import Array, Bool, Float, Float32, Key, PyTree
@@ -32,8 +33,8 @@ def rollout(
         raise ValueError(
             f"environment: got {env!r}, takes one whose episodes have a limit of steps"
         )
-    reset_key, steps_key = jax.random.split(key)
-    keys = jax.random.split(steps_key, env.max_steps)
+    reset_key, steps_key = threefry.split(key)
+    keys = threefry.split(steps_key, env.max_steps)
 
     def step(carry: Any) -> Any:
         state, episode, _, i = carry

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from randq import threefry
 from randq.types import Array, Float, Key
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ def normals(use: Callable[[Supply], T], key: Key, dtype: Any) -> T:
         # In a loop of two turns, which XLA leaves alone. Otherwise it would repeat the polynomials
         # behind erf_inv in each of the dozens of operations that use some of the numbers.
         low = np.nextafter(np.array(-1, dtype), np.array(0, dtype))
-        halves = jax.random.uniform(key, (2, -(-n // 2)), dtype, low, 1.0)
+        halves = threefry.uniform(key, (2, -(-n // 2)), dtype, float(low), 1.0)
         return math.sqrt(2) * jax.lax.map(jax.lax.erf_inv, halves).reshape(-1)[:n]
 
     return _supplied(use, dtype, generate)
@@ -54,7 +55,7 @@ def normals(use: Callable[[Supply], T], key: Key, dtype: Any) -> T:
 
 def uniforms(use: Callable[[Supply], T], key: Key, dtype: Any) -> T:
     """What `use` makes of a supply of numbers uniform in [-1, 1)."""
-    return _supplied(use, dtype, lambda n: jax.random.uniform(key, (n,), dtype, -1.0, 1.0))
+    return _supplied(use, dtype, lambda n: threefry.uniform(key, (n,), dtype, -1.0, 1.0))
 
 
 def _supplied(

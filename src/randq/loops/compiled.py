@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from randq import threefry
 from randq.agents import LOOK, Agent, AgentState, Metrics, Spread
 from randq.config import replay_fits, require, whole
 from randq.envs.base import Environment
@@ -143,7 +144,7 @@ class Compiled:
     def _spread(self) -> Any:
         def one(state: RunState) -> Spread:
             # Keys of its own, so that to look changes nothing.
-            sample_key, key = jax.random.split(jax.random.fold_in(state.eval_key, -1 - state.block))
+            sample_key, key = threefry.split(threefry.fold_in(state.eval_key, -1 - state.block))
             items = self.ring.sample(state.replay, sample_key, LOOK)
             return self.agent.spread(state.agent, jax.vmap(self.env.encode)(items.observation), key)
 
@@ -293,7 +294,7 @@ class Compiled:
     def _evaluate(
         self, agent: AgentState, world: PyTree, key: Key, block: Int32[Array, ""]
     ) -> Episode:
-        key = jax.random.fold_in(key, block)
+        key = threefry.fold_in(key, block)
         return rollout(self.env, world, self.agent.evaluator(agent), key)
 
 

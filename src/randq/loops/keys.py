@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 
+from randq import threefry
 from randq.types import Array, Int32, Key, Shaped
 
 
@@ -39,7 +40,7 @@ class UpdateKeys(NamedTuple):
 
 
 def run_keys(seed: Int32[Array, ""]) -> RunKeys:
-    return RunKeys(*jax.random.split(jax.random.key(seed), len(RunKeys._fields)))
+    return RunKeys(*threefry.split(jax.random.key(seed), len(RunKeys._fields)))
 
 
 def block_keys(
@@ -48,7 +49,7 @@ def block_keys(
     """The keys of a block's steps (`StepKeys`) and updates (`UpdateKeys`), from its number."""
     for_steps = steps * len(StepKeys._fields)
     total = for_steps + updates * len(UpdateKeys._fields)
-    keys = jax.random.split(jax.random.fold_in(key, block), total)
+    keys = threefry.split(threefry.fold_in(key, block), total)
     return (
         keys[:for_steps].reshape(steps, len(StepKeys._fields)),
         keys[for_steps:].reshape(updates, len(UpdateKeys._fields)),

