@@ -212,13 +212,14 @@ def _alike(results: Figure5Results, env: str) -> Verdict:
     at = [(env, agent) for agent in NAMES]
     epochs = _epochs(results, at)
     paper = {agent: _paper((env, agent), epochs) for agent in NAMES}
-    most = max(paper.values()) - min(paper.values())
+    ends = [published()[place].end for place in at]
+    most = max(ends) - min(ends)
     verdict = partial(
         Verdict,
         f"there is not much difference between the agents on {_short(env)}",
-        "every agent's difference from OU-noise DDPG is at most that between the paper's best and"
-        f" worst, {most:.0f} (Welch's interval)",
-        " ".join(f"{NAMES[a]} {value:.0f}" for a, value in paper.items()),
+        "Welch's interval of each difference from OU-noise DDPG is within the difference between"
+        f" the best and the worst at the end of the paper's runs, {most:.0f}",
+        ", ".join(f"{NAMES[a]} {value:.0f}" for a, value in paper.items()),
     )
     if why := _undecidable(results, at):
         return verdict(_here(results, at), "undecided", why=why)
@@ -283,6 +284,8 @@ def _undecidable(results: Figure5Results, at: Places) -> str:
 
 
 def _here(results: Figure5Results, at: Places) -> str:
+    if not any(place in results for place in at):
+        return "no runs"
     epochs = _epochs(results, at)
     words = [
         _with_interval(results[place].last(epochs or results[place].epochs))
@@ -335,35 +338,38 @@ def draw(results: Figure5Results, path: Path) -> None:
     found = dict(sorted(results.items(), key=_as_in_the_paper))
     envs = list(dict.fromkeys(env for env, _ in found))
     agents = [agent for agent in NAMES if any((env, agent) in found for env in envs)]
-    with figure(path, 4.2 * len(envs) + (1.8 if len(envs) == 1 else 0), 4.4) as fig:
+    with figure(path, 7.4 if len(envs) == 1 else 4.2 * len(envs), 4.6) as fig:
         for ax, env in zip(fig.subplots(1, len(envs), squeeze=False)[0], envs, strict=True):
+            own = [curve for (e, _), curves in found.items() if e == env for curve in curves.seeds]
+            shown = min(STEPS // EPOCH, 2 * max(curve.epochs for curve in own))
             for agent in reversed(agents):  # the first one on top
-                _curves(ax, (env, agent), found.get((env, agent)))
+                _curves(ax, (env, agent), found.get((env, agent)), shown)
+            ax.set_xlim(0, shown)
             epoch = next(curves.epoch for (e, _), curves in found.items() if e == env)
             ax.set_title(env, fontweight="bold")
             ax.set_xlabel(f"epoch ({epoch:,} steps)")
             ax.grid(axis="y", color=GRID, lw=0.6)
             ax.set_axisbelow(True)
         fig.axes[0].set_ylabel("return of an evaluation, all noise disabled")
-        _legend(fig, agents, found)
+        _legend(fig, agents, found, columns=3 if len(envs) == 1 else 4)
 
 
-def _curves(ax: Any, place: tuple[str, str], curves: Curves | None) -> None:
-    """One agent in one environment."""
+def _curves(ax: Any, place: tuple[str, str], curves: Curves | None, shown: int) -> None:
+    """One agent in one environment, and the paper's as far as it is shown."""
     colour = COLOURS[place[1]]
     if (paper := published().get(place)) is not None:
-        ax.fill_between(paper.epochs, paper.low, paper.high, color=colour, alpha=0.09, lw=0)
-        ax.plot(paper.epochs, paper.returns, color=colour, lw=1.1, ls=DASHED, zorder=3)
-        ax.set_xlim(0, STEPS // EPOCH)
+        x, *y = (v[paper.epochs <= shown] for v in (paper.epochs, paper.low, paper.high))
+        ax.fill_between(x, *y, color=colour, alpha=0.08, lw=0)
+        ax.plot(x, paper.returns[: len(x)], color=colour, lw=1.2, ls=DASHED, zorder=6)
     if curves is not None:
         for curve in curves.seeds:
             x = np.arange(1, curve.epochs + 1)
-            ax.plot(x, curve.returns, color=colour, lw=0.6, alpha=0.45, zorder=4)
+            ax.plot(x, curve.returns, color=colour, lw=0.6, alpha=0.35, zorder=4)
         x = np.arange(1, curves.epochs + 1)
         ax.plot(x, curves.mean, color=colour, lw=2.2, zorder=5, solid_capstyle="round")
 
 
-def _legend(fig: Any, agents: Sequence[str], results: Figure5Results) -> None:
+def _legend(fig: Any, agents: Sequence[str], results: Figure5Results, columns: int) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -379,4 +385,4 @@ def _legend(fig: Any, agents: Sequence[str], results: Figure5Results) -> None:
         (Patch(color=INK, alpha=0.13, lw=0), Line2D([], [], color=INK, lw=1.1, ls=DASHED)),
     ]
     labels += ["mean, as far as all seeds are", "each seed", "the paper's curve and band"]
-    fig.legend(handles, labels, loc="outside lower center", ncols=4)
+    fig.legend(handles, labels, loc="outside lower center", ncols=columns)
