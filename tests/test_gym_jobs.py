@@ -7,8 +7,10 @@ from functools import partial
 import pytest
 
 from randq.cli import main
+from randq.presets import preset
 from randq.runs.directory import RESULT
 from randq.runs.execute import begin, carry_out
+from randq.settings import to_json
 from randq.sweep import Finished, GymJob, Underway, gather, local, read_job, sweep
 from randq.sweep.gym import ROWS, _thinned
 
@@ -35,6 +37,7 @@ def by_hand(folder, *options):
     main([*run, *every, "--out", str(folder / "runs"), "--json", *options])
 
 
+AGENT = preset("ddqn", "cart_pole")
 HAND = {"overrides": {}, "steps": 600, "evaluate_every": 300, "log_every": 300}
 
 
@@ -49,7 +52,12 @@ def test_a_job_survives_json_and_is_its_own_key():
     again = read_job(json.loads(json.dumps(job().as_json())))
     assert again == job()
     assert again.key == job().key
-    others = [job(seed=4), job(steps=90), job(overrides={}), job(env_settings={"sutton": True})]
+    others = [
+        job(seed=4),
+        job(steps=90),
+        job(overrides={}),
+        job(env_settings={"sutton_barto_reward": True}),
+    ]
     assert len({item.key for item in [job(), *others]}) == 5
     assert json.loads(job().settings)["agent"]["hidden"] == [4]
 
@@ -158,24 +166,35 @@ class PowerCut(BaseException):
 
 
 def test_an_unfinished_run_is_shown_as_far_as_it_is_and_gone_on_with(tmp_path):
-    plan = replace(job(**HAND).plan, checkpoint_every=0.0)
+    one = job(steps=400, evaluate_every=200)
+    run = one.directory(tmp_path).path
+    plan = replace(one.plan, checkpoint_every=0.0)
 
     def cut(progress):
         if progress.done > 1:  # so that there is a checkpoint
             raise PowerCut
 
     with pytest.raises(PowerCut):
-        carry_out(begin(plan, tmp_path / "runs", "by hand"), cut, print)
-    found = job(**HAND).found(tmp_path)
+        carry_out(begin(plan, run.parents[2], "by hand"), cut, print)
+    found = one.found(tmp_path)
     assert not found.finished
     assert found.result["fingerprint"] is None
-    kept = list((job(**HAND).directory(tmp_path).path / "checkpoints").iterdir())
-    assert kept
-    gathered = gather([job(**HAND), job(**HAND, seed=4)], tmp_path)
+    assert list((run / "checkpoints").iterdir())
+    gathered = gather([one, replace(one, seed=4)], tmp_path)
     assert gathered.done == ()
-    assert gathered.unfinished == ((job(**HAND), found.result),)
-    whole = job(**HAND).perform(tmp_path / "other")
-    assert job(**HAND).perform(tmp_path)["fingerprint"] == whole["fingerprint"]
+    assert gathered.unfinished == ((one, found.result),)
+    whole = one.perform(tmp_path / "other")
+    assert one.perform(tmp_path)["fingerprint"] == whole["fingerprint"]
+
+
+def test_a_record_is_not_taken_for_nothing(tmp_path):
+    """A run without epsilon has a null where the preset has a record."""
+    run = job(**HAND).directory(tmp_path)
+    run.lock()
+    run.create(3, to_json(replace(job(**HAND).plan, agent=replace(AGENT, epsilon=None))), "by hand")
+    run.close()
+    with pytest.raises(ValueError, match=r"whose agent.epsilon is None"):
+        job(**HAND).check(tmp_path)
 
 
 def test_a_sweep_that_was_stopped_goes_on_inside_its_run(tmp_path):

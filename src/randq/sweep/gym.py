@@ -21,7 +21,7 @@ import numpy as np
 from randq.agents import Agent
 from randq.config import one_of, override, require, whole
 from randq.presets import AGENTS
-from randq.runs.directory import EPISODES, EVALUATIONS, RESULT, RunDirectory
+from randq.runs.directory import EPISODES, EVALUATIONS, RESULT, SETTINGS, RunDirectory
 from randq.runs.execute import Progress, begin, carry_out, directories_of, go_on, groups
 from randq.runs.plan import GymPlan, default_plan
 from randq.settings import to_json
@@ -113,13 +113,14 @@ class GymJob(Job):
         directory = self.directory(folder)
         if not directory.exists:
             return
-        (group,) = groups(directory.path)
         wanted = _flat(to_json(self.plan))
-        got = {**_flat(to_json(group.plan)), "seed": directory.seed}
-        names = [n for n in {**wanted, **got} if n not in FREE and wanted.get(n) != got.get(n)]
+        got = {**_flat(directory.read_json(SETTINGS)), "seed": directory.seed}
+        # A setting that the run does not know is newer than the run, which had it as it comes.
+        names = [n for n in got if n not in FREE and (n not in wanted or got[n] != wanted[n])]
         if names:
-            found = f"{directory.path}, a run whose {names[0]} is {got.get(names[0])}"
-            takes = f"a folder where it is {wanted.get(names[0])}, or where this run is not yet"
+            found = f"{directory.path}, a run whose {names[0]} is {got[names[0]]}"
+            other = wanted.get(names[0], "something else")
+            takes = f"a folder where it is {other}, or where this run is not yet"
             require(False, "out", found, takes)
 
     # What comes of it
