@@ -9,11 +9,12 @@ import pytest
 from rich.console import Console
 
 from randq.cli import main
+from randq.config import override
 from randq.experiments import EXPERIMENTS, SEARCHES
-from randq.experiments.search import best_first, scores
-from randq.presets import PRESETS
+from randq.experiments.search import Search, best_first, scores
+from randq.presets import PRESETS, preset
 from randq.reproduce import ReproduceCommand, SearchCommand
-from randq.sweep import Finished, Job
+from randq.sweep import Finished
 
 SEARCH = SEARCHES["nchain"]
 
@@ -23,7 +24,7 @@ def results(job, at):
     return {"seeds": rows, "seconds": 12.3}
 
 
-def pretend(jobs, workers, at, fail=()):
+def pretend(jobs, folder, workers, at, fail=()):
     """An engine that solves everything when it is told to."""
     for job in jobs:
         if job.agent in fail:
@@ -104,14 +105,12 @@ def test_a_search_is_fair_and_stays_away_from_the_reported_seeds(name):
     assert search.seeds[0] >= 1000
     jobs = search.jobs()
     assert len(jobs) == len(set(map(str, jobs)))
-    assert len(jobs) == sum(len(search.trials(a)) for a in search.grids) * len(search.places)
+    times = len(search.places) if isinstance(search, Search) else len(search.seeds)
+    assert len(jobs) == sum(len(search.trials(a)) for a in search.grids) * times
+    domain = search.env if isinstance(search, Search) else "continuous"
     for agent in search.grids:
-        presets = [
-            trial
-            for trial in search.trials(agent)
-            if Job(agent, search.env, (0,), overrides=dict(trial), episodes=1).resolved
-            == Job(agent, search.env, (0,), episodes=1).resolved
-        ]
+        before = preset(agent, domain)
+        presets = [t for t in search.trials(agent) if override(before, dict(t)) == before]
         assert len(presets) == 1, "the preset is one of the trials"
 
 

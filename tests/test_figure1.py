@@ -280,7 +280,7 @@ def run(command, path):
     return path.read_text()
 
 
-def pretend(jobs, workers, fail=()):
+def pretend(jobs, folder, workers, fail=()):
     for item in jobs:
         if item.agent in fail:
             yield Finished(item, None, "made to fail")
@@ -308,8 +308,8 @@ def test_the_command_says_what_failed_and_draws_the_rest(tmp_path, monkeypatch):
 
 
 def test_ctrl_c_says_how_to_resume(tmp_path, monkeypatch):
-    def interrupted(jobs, workers):
-        yield from list(pretend(jobs, workers))[:2]
+    def interrupted(jobs, folder, workers):
+        yield from list(pretend(jobs, folder, workers))[:2]
         raise KeyboardInterrupt
 
     monkeypatch.setattr("randq.sweep.local.run", interrupted)

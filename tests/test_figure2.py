@@ -267,7 +267,7 @@ def test_the_picture_is_drawn(tmp_path, seeds):
     assert (tmp_path / "figure2.png").stat().st_size > 50_000
 
 
-def pretend(jobs, workers, fail=lambda job: False):
+def pretend(jobs, folder, workers, fail=lambda job: False):
     for job in jobs:
         if fail(job):
             yield Finished(job, None, "made to fail")

@@ -16,8 +16,8 @@ import pytest
 from randq.cache import cache_directory, enable_compilation_cache
 from randq.config import override
 from randq.presets import preset
-from randq.sweep import Finished, Job, Store, local, sweep
-from randq.sweep.jobs import perform, untrained_optimal
+from randq.sweep import CompiledJob, Finished, Store, local, read_job, sweep
+from randq.sweep.compiled import untrained_optimal
 
 SMALL = {"hidden": [2], "replay_capacity": 40}
 
@@ -32,10 +32,10 @@ def own_cache(tmp_path_factory):
 
 def job(length=3, **changes):
     defaults = {"env_settings": {"length": length}, "overrides": SMALL, "episodes": 3}
-    return Job("ddqn", "nchain", (0, 1), **{**defaults, **changes})
+    return CompiledJob("ddqn", "nchain", (0, 1), **{**defaults, **changes})
 
 
-def pretend(jobs):
+def pretend(jobs, folder):
     """An engine that computes nothing."""
     for item in jobs:
         yield Finished(item, {"length": item.env_settings["length"]})
@@ -45,7 +45,7 @@ def pretend(jobs):
 
 
 def test_a_job_survives_json_and_is_its_own_key():
-    again = Job.from_json(json.loads(json.dumps(job().as_json())))
+    again = read_job(json.loads(json.dumps(job().as_json())))
     assert again == job()
     assert again.key == job().key
     others = [job(length=4), job(episodes=4), job(overrides={}), job(kind="untrained")]
@@ -55,23 +55,23 @@ def test_a_job_survives_json_and_is_its_own_key():
 def test_the_key_holds_the_settings_behind_the_names(monkeypatch):
     before = job().key
     changed = override(preset("ddqn"), {"gamma": 0.5})
-    monkeypatch.setattr("randq.sweep.jobs.preset", lambda agent, env: changed)
+    monkeypatch.setattr("randq.sweep.compiled.preset", lambda agent, env: changed)
     assert job().key != before
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Job("dddqn", "nchain", (0,), episodes=1), "did you mean 'ddqn'"),
-        (lambda: Job("ddqn", "chain", (0,), episodes=1), "did you mean 'nchain'"),
+        (lambda: CompiledJob("dddqn", "nchain", (0,), episodes=1), "did you mean 'ddqn'"),
+        (lambda: CompiledJob("ddqn", "chain", (0,), episodes=1), "did you mean 'nchain'"),
         (lambda: job(env_settings={"lenght": 3}), "did you mean 'length'"),
         (lambda: job(env_settings={"length": 1}), "an integer >= 2"),
         (lambda: job(overrides={"gama": 1}), "did you mean 'gamma'"),
         (lambda: job(overrides={"gamma": 2.0}), "gamma: got 2.0"),
         (lambda: job(overrides={"gamma.x": 2.0}), "setting of float"),
         (lambda: job(episodes=0), "episodes: got 0"),
-        (lambda: Job("ddqn", "nchain", (), episodes=1), "seeds: got 0"),
-        (lambda: Job("ddqn", "nchain", (2**31,), episodes=1), "below 2**31"),
+        (lambda: CompiledJob("ddqn", "nchain", (), episodes=1), "seeds: got 0"),
+        (lambda: CompiledJob("ddqn", "nchain", (2**31,), episodes=1), "below 2**31"),
     ],
 )
 def test_a_wrong_job_is_refused_when_it_is_made(make, says):
@@ -86,19 +86,19 @@ def test_override_reaches_inside():
     assert override(agent, {}) == agent
 
 
-def test_perform_trains_what_the_job_says():
-    result = perform(job(length=4, episodes=2))
+def test_perform_trains_what_the_job_says(tmp_path):
+    result = job(length=4, episodes=2).perform(tmp_path)
     assert [seed["seed"] for seed in result["seeds"]] == [0, 1]
     assert {seed["episodes"] for seed in result["seeds"]} == {2}
     assert (result["agent"], result["env"]) == ("ddqn", "nchain")
 
 
-def test_untrained_networks_do_not_depend_on_the_batch_and_some_are_lucky():
+def test_untrained_networks_do_not_depend_on_the_batch_and_some_are_lucky(tmp_path):
     agent, env = job(overrides={}).resolved
     by_four, by_seven = (untrained_optimal(agent, env, range(30), b) for b in (4, 7))
     assert by_four.tolist() == by_seven.tolist()
     assert 0 < by_four.sum() < 30
-    counted = perform(job(overrides={}, kind="untrained", batch=4))
+    counted = job(overrides={}, kind="untrained", batch=4).perform(tmp_path)
     assert counted == {"optimal": int(by_four[:2].sum()), "networks": 2}
 
 
@@ -109,9 +109,9 @@ def test_what_is_done_is_not_done_again(tmp_path):
     first = sweep([job(3), job(4)], tmp_path, pretend)
     asked = []
 
-    def engine(jobs):
+    def engine(jobs, folder):
         asked.extend(jobs)
-        return pretend(jobs)
+        return pretend(jobs, folder)
 
     second = sweep([job(3), job(5), job(4)], tmp_path, engine)
     assert asked == [job(5)]
@@ -150,7 +150,7 @@ def test_two_sweeps_do_not_write_to_one_folder(tmp_path):
 
 
 def test_failures_are_reported_and_tried_again(tmp_path):
-    def fails(jobs):
+    def fails(jobs, folder):
         for item in jobs:
             bad = item.env_settings["length"] == 4
             yield Finished(item, None if bad else {"fine": True}, "no luck" if bad else "")
@@ -169,8 +169,8 @@ DRIVER = """
 import sys
 from functools import partial
 from pathlib import Path
-from randq.sweep import Job, local, sweep
-jobs = [Job.from_json(item) for item in {jobs}]
+from randq.sweep import local, read_job, sweep
+jobs = [read_job(item) for item in {jobs}]
 sweep(jobs, Path(sys.argv[1]), partial(local.run, workers=2))
 """
 
@@ -201,14 +201,14 @@ def test_a_failing_job_leaves_the_others_alone_and_results_are_those_of_one_proc
     assert failure.job == bad
     assert "Error: " in failure.error
     ((_, result),) = results.done
-    assert result["seeds"] == perform(job(3))["seeds"]
+    assert result["seeds"] == job(3).perform(tmp_path)["seeds"]
 
 
 @needs_proc
-def test_a_worker_that_dies_costs_one_job():
+def test_a_worker_that_dies_costs_one_job(tmp_path):
     endless = job(4, episodes=10**7, overrides={**SMALL, "epsilon": None})
     finished = []
-    running = local.run([endless, job(3)], workers=1)
+    running = local.run([endless, job(3)], tmp_path, workers=1)
     waiting = threading.Thread(target=lambda: finished.extend(running))
     waiting.start()
     wait_until(lambda: workers_of(os.getpid()))
@@ -243,9 +243,9 @@ def test_kill_9_loses_nothing_and_leaves_no_worker(tmp_path):
 
     asked = []
 
-    def engine(todo):
+    def engine(todo, folder):
         asked.extend(todo)
-        return pretend(todo)
+        return pretend(todo, folder)
 
     results = sweep(jobs, tmp_path, engine)
     assert len(asked) == len(jobs) - done
@@ -254,8 +254,9 @@ def test_kill_9_loses_nothing_and_leaves_no_worker(tmp_path):
 
 
 @needs_proc
-def test_closing_the_engine_stops_its_workers():
-    running = local.run([job(4, episodes=10**7), job(5, episodes=10**7), job(3)], workers=3)
+def test_closing_the_engine_stops_its_workers(tmp_path):
+    jobs = [job(4, episodes=10**7), job(5, episodes=10**7), job(3)]
+    running = local.run(jobs, tmp_path, workers=3)
     next(running)
     workers = workers_of(os.getpid())
     assert workers

@@ -1,11 +1,12 @@
 """`randq reproduce` and `randq search`: an experiment from nothing, by one resumable command."""
 
+import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
 from rich.console import Console
@@ -20,8 +21,8 @@ from rich.progress import (
 
 from randq import sweep
 from randq.config import one_of, whole, writable_folder
-from randq.experiments import EXPERIMENTS, SEARCHES, Experiment
-from randq.report import deep_sea, figure2, search, verdict
+from randq.experiments import EXPERIMENTS, SEARCHES, Experiment, piece
+from randq.report import deep_sea, figure2, figure5, search, verdict
 from randq.report.page import Page
 from randq.sweep import local
 
@@ -31,6 +32,7 @@ Report = Callable[[Page, sweep.Results], None]
 REPORTS: dict[str, Report] = {
     "figure1": verdict.report,
     "figure2": figure2.report,
+    "figure5": figure5.report,
     "deep_sea": deep_sea.report,
 }
 """What each experiment shows at the end."""
@@ -52,28 +54,58 @@ class ReproduceCommand:
     """Folder for results and picture; by default results/FIGURE-SCALE."""
     workers: int | None = None
     """Worker processes; by default one for each core."""
+    agents: tuple[str, ...] = ()
+    """Run only these now (figure5), and show them with all that is there already."""
+    envs: tuple[str, ...] = ()
+    """Run only these environments now (figure5)."""
+    seeds: int | None = None
+    """Run only the first so many seeds now (figure5)."""
+    steps: int | None = None
+    """Shorter runs (figure5); they need a folder of their own."""
+    look: bool = False
+    """Run nothing: show what there is, also of runs that are not finished."""
 
     def check(self) -> None:
         """Refuse what cannot work, before anything runs."""
         one_of("figure", self.figure, EXPERIMENTS)
         one_of("scale", self.scale, get_args(Scale))
         one_of(f"scale of {self.figure}", self.scale, EXPERIMENTS[self.figure])
-        _check(self.folder, self.workers)
+        _check(self.folder, self.workers, [*self.part.jobs(), *self.whole.jobs()])
 
     @property
     def folder(self) -> Path:
         return self.out or Path("results") / f"{self.figure}-{self.scale}"
 
     @property
+    def whole(self) -> Experiment:
+        """All that is shown."""
+        chosen = {} if self.steps is None else {"steps": self.steps}
+        shown: Experiment = piece(EXPERIMENTS[self.figure][self.scale], chosen)
+        return shown
+
+    @property
+    def part(self) -> Experiment:
+        """All that is run."""
+        run: Experiment = piece(EXPERIMENTS[self.figure][self.scale], self._chosen)
+        return run
+
+    @property
+    def _chosen(self) -> dict[str, Any]:
+        names = ("agents", "envs", "seeds", "steps")
+        return {name: value for name in names if (value := getattr(self, name)) not in ((), None)}
+
+    @property
     def command(self) -> str:
         """What to type to get this again."""
-        where = f" --out {self.out}" if self.out else ""
-        return f"randq reproduce {self.figure} --scale {self.scale}{where}"
+        words = ["randq", "reproduce", self.figure, "--scale", self.scale]
+        for name, value in self._chosen.items():
+            words += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
+        return shlex.join(words + (["--out", str(self.out)] if self.out else []))
 
     def run(self, console: Console) -> None:
-        experiment = EXPERIMENTS[self.figure][self.scale]
-        page = Page(self.folder, experiment.about, self.command, console)
-        _perform(experiment, page, REPORTS[self.figure], self.workers)
+        page = Page(self.folder, self.whole.about, self.command, console)
+        jobs = [] if self.look else self.part.jobs()
+        _perform(jobs, self.whole.jobs(), page, REPORTS[self.figure], self.workers)
 
 
 @dataclass(frozen=True)
@@ -86,10 +118,12 @@ class SearchCommand:
     """Folder for results and table; by default results/search-NAME."""
     workers: int | None = None
     """Worker processes; by default one for each core."""
+    look: bool = False
+    """Run nothing: show what there is."""
 
     def check(self) -> None:
         one_of("name", self.name, SEARCHES)
-        _check(self.folder, self.workers)
+        _check(self.folder, self.workers, SEARCHES[self.name].jobs())
 
     @property
     def folder(self) -> Path:
@@ -98,26 +132,52 @@ class SearchCommand:
     def run(self, console: Console) -> None:
         command = f"randq search {self.name}" + (f" --out {self.out}" if self.out else "")
         page = Page(self.folder, SEARCHES[self.name].about, command, console)
-        _perform(SEARCHES[self.name], page, partial(search.report, self.name), self.workers)
+        jobs = SEARCHES[self.name].jobs()
+        report = partial(search.report, self.name)
+        _perform([] if self.look else jobs, jobs, page, report, self.workers)
 
 
-def _check(folder: Path, workers: int | None) -> None:
+def _check(folder: Path, workers: int | None, jobs: Sequence[sweep.Job]) -> None:
     if workers is not None:
         whole("workers", workers, at_least=1)
     writable_folder("out", folder)
+    for job in jobs:
+        job.check(folder)
 
 
-def _perform(experiment: Experiment, page: Page, report: Report, workers: int | None) -> None:
-    jobs, console = experiment.jobs(), page.console
-    workers = workers or local.default_workers()
-    console.print(f"{page.command}: {experiment.about}")
+def _perform(
+    jobs: Sequence[sweep.Job],
+    shown: Sequence[sweep.Job],
+    page: Page,
+    report: Report,
+    workers: int | None,
+) -> None:
+    """Run some jobs, and show what there is of all."""
+    console, failed = page.console, _run(jobs, page, workers) if jobs else ()
+    found = sweep.gather(shown, page.folder, failed)
+    if found.done or found.unfinished:
+        report(page, found)
+    else:
+        console.print(f"There is nothing to show in {page.folder}", soft_wrap=True)
+    if failed:
+        console.print(f"{len(failed)} jobs failed; to try them again: {page.command}")
+        raise SystemExit(1)
+
+
+def _run(jobs: Sequence[sweep.Job], page: Page, workers: int | None) -> tuple[sweep.Finished, ...]:
+    """Run some jobs, show how it goes, and say which have failed."""
+    console, workers = page.console, workers or local.default_workers()
+    console.print(f"{page.command}: {page.about}", soft_wrap=True)
     start = time.perf_counter()
     try:
         with _progress(console) as progress:
             task = progress.add_task("", total=len(jobs), last="")
 
             def watch(at: sweep.Progress) -> None:
-                progress.update(task, completed=at.done + at.failed, last=at.last)
+                begun = sum(each.share for each in at.underway)
+                running = [f"{each.share:.0%} of {each.job}" for each in at.underway]
+                last = "; ".join(running) or at.last
+                progress.update(task, completed=at.done + at.failed + begun, last=last)
 
             engine = partial(local.run, workers=workers)
             swept = sweep.sweep(jobs, page.folder, engine, watch)
@@ -125,16 +185,11 @@ def _perform(experiment: Experiment, page: Page, report: Report, workers: int | 
         kept = f"Stopped; what is done is kept, and {page.command} resumes"
         console.print(kept, soft_wrap=True)
         raise SystemExit(130) from None
-    seconds = time.perf_counter() - start
-
     for failure in swept.failed:
         console.print(f"[red]failed[/red] {failure.job}: {failure.error}", soft_wrap=True)
-    if swept.done:
-        report(page, swept)
-        console.print(f"{len(swept.done)} jobs in {seconds:.0f} s on {workers} processes")
-    if swept.failed:
-        console.print(f"{len(swept.failed)} jobs failed; to try them again: {page.command}")
-        raise SystemExit(1)
+    seconds = time.perf_counter() - start
+    console.print(f"{len(swept.done)} jobs in {seconds:.0f} s on {workers} processes")
+    return swept.failed
 
 
 def _progress(console: Console) -> Progress:

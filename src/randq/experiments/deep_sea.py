@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from randq.presets import PRESETS
-from randq.sweep import Job
+from randq.sweep import CompiledJob
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,11 @@ class DeepSeaTable:
     seeds: range = range(20)
     episodes: int = 1000
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[CompiledJob]:
         return [
-            Job(agent, "deep_sea", tuple(self.seeds), {"size": size}, episodes=self.episodes)
+            CompiledJob(
+                agent, "deep_sea", tuple(self.seeds), {"size": size}, episodes=self.episodes
+            )
             for size in sorted(self.sizes)
             for agent in self.agents
         ]

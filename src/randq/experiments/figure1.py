@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from randq.sweep import Job, Result
+from randq.sweep import CompiledJob, Result
 
 FIGURE1_AGENTS: Mapping[str, str] = {
     "mnf-dqn": "MNF-DQN",
@@ -45,10 +45,10 @@ class Figure1:
     networks: int = 200
     """Untrained networks of each agent."""
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[CompiledJob]:
         """Long ones first, so that no core waits for another at the end."""
         trains = [
-            Job(agent, "nchain", seeds, settings, episodes=chains.episodes)
+            CompiledJob(agent, "nchain", seeds, settings, episodes=chains.episodes)
             for action_map, chains in zip(MAPS, (self.fixed, self.random), strict=True)
             for length in sorted(chains.lengths, reverse=True)
             for settings in [{"length": length, "action_map": action_map}]
@@ -57,7 +57,9 @@ class Figure1:
         ]
         networks = tuple(range(self.networks))
         return trains + [
-            Job(agent, "nchain", networks, {"length": n}, kind="untrained", batch=self.batch)
+            CompiledJob(
+                agent, "nchain", networks, {"length": n}, kind="untrained", batch=self.batch
+            )
             for n in sorted(self.untrained, reverse=True)
             for agent in FIGURE1_AGENTS
         ]
@@ -122,7 +124,7 @@ class Figure1Results:
         return sorted(set.intersection(*found)) if found else []
 
 
-def figure1_results(done: Iterable[tuple[Job, Result]]) -> Figure1Results:
+def figure1_results(done: Iterable[tuple[CompiledJob, Result]]) -> Figure1Results:
     """Put the seeds of all jobs for one chain together."""
     cells: dict[tuple[str, str, int], Cell] = {}
     untrained: dict[tuple[str, int], tuple[int, int]] = {}

@@ -8,7 +8,7 @@ import numpy as np
 
 from randq.config import whole
 from randq.envs import ENVIRONMENTS
-from randq.sweep import Job, Result
+from randq.sweep import CompiledJob, Result
 
 BUDGET = 1000
 """Episodes of a run in the paper."""
@@ -34,10 +34,10 @@ class Figure2:
     def __post_init__(self) -> None:
         whole("episodes", self.episodes, at_least=self.evaluate_every)
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[CompiledJob]:
         """The seeds that are shown come first, for all agents."""
         return [
-            Job(
+            CompiledJob(
                 agent,
                 "mountain_car",
                 tuple(range(start, min(start + self.batch, self.seeds))),
@@ -111,15 +111,15 @@ class Runs:
         return float(self.returns[:, -LAST:].mean())
 
 
-def figure2_results(done: Iterable[tuple[Job, Result]]) -> dict[str, Runs]:
+def figure2_results(done: Iterable[tuple[CompiledJob, Result]]) -> dict[str, Runs]:
     """Put the seeds of all jobs of an agent together."""
-    rows: dict[str, list[tuple[Job, dict[str, Any]]]] = {}
+    rows: dict[str, list[tuple[CompiledJob, dict[str, Any]]]] = {}
     for job, result in done:
         rows.setdefault(job.agent, []).extend((job, row) for row in result["seeds"])
     return {agent: _runs(found) for agent, found in rows.items()}
 
 
-def _runs(found: list[tuple[Job, dict[str, Any]]]) -> Runs:
+def _runs(found: list[tuple[CompiledJob, dict[str, Any]]]) -> Runs:
     job = found[0][0]
     rows = sorted((row for _, row in found), key=lambda row: row["seed"])
     points = np.arange(job.evaluate_every, job.episodes + 1, job.evaluate_every)

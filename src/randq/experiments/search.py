@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from randq.config import one_of, require
-from randq.sweep import Job, Result
+from randq.sweep import CompiledJob, GymJob, Result
 
 Measure = Literal["solved_at", "last_return"]
 Trial = tuple[tuple[str, Any], ...]
@@ -16,23 +16,16 @@ Trial = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class Search:
+class Trials:
     """Trials for some agents, as many for each, on seeds that no result is reported for."""
 
     about: str
     env: str
     grids: Mapping[str, Mapping[str, tuple[Any, ...]]]
     """For each agent the values of each of its settings; all combinations are tried."""
-    places: tuple[Mapping[str, Any], ...]
-    """Settings of the environment; every trial runs in all of them."""
     seeds: range
-    episodes: int
-    measure: Measure = "solved_at"
-    """What a seed is judged by: when it solved the task, or its return at the end."""
-    evaluate_every: int = 1
 
     def __post_init__(self) -> None:
-        one_of("measure", self.measure, get_args(Measure))
         sizes = {agent: len(self.trials(agent)) for agent in self.grids}
         require(len(set(sizes.values())) == 1, "grids", sizes, "as many trials for every agent")
 
@@ -40,9 +33,25 @@ class Search:
         grid = self.grids[agent]
         return [tuple(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
-    def jobs(self) -> list[Job]:
+
+@dataclass(frozen=True)
+class Search(Trials):
+    """A search in an environment of this package."""
+
+    places: tuple[Mapping[str, Any], ...]
+    """Settings of the environment; every trial runs in all of them."""
+    episodes: int
+    measure: Measure = "solved_at"
+    """What a seed is judged by: when it solved the task, or its return at the end."""
+    evaluate_every: int = 1
+
+    def __post_init__(self) -> None:
+        one_of("measure", self.measure, get_args(Measure))
+        super().__post_init__()
+
+    def jobs(self) -> list[CompiledJob]:
         return [
-            Job(
+            CompiledJob(
                 agent,
                 self.env,
                 tuple(self.seeds),
@@ -58,10 +67,41 @@ class Search:
         ]
 
 
+@dataclass(frozen=True)
+class GymSearch(Trials):
+    """A search in an environment of Gymnasium, judged by the mean of the last evaluations."""
+
+    steps: int
+    evaluate_every: int
+    evaluation_episodes: int
+    last: int = 5
+    """How many evaluations count."""
+
+    def jobs(self) -> list[GymJob]:
+        return [
+            GymJob(
+                agent,
+                self.env,
+                seed,
+                self.steps,
+                self.evaluate_every,
+                self.evaluation_episodes,
+                overrides=dict(trial),
+                log_every=self.evaluate_every,
+            )
+            for seed in self.seeds
+            for agent in self.grids
+            for trial in self.trials(agent)
+        ]
+
+
 RATES = (1e-3, 3e-3)
 SLOW_RATES = (5e-4, 1e-3)
 SIZES = (0.1, 0.25, 0.5, 1.0)
-SEARCHES: Mapping[str, Search] = {
+ALPHAS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+"""The paper's grid for Atari. Its grid for MuJoCo also has 4 and 8 times each, and goes on to 0.8:
+of that these are the powers of ten up to 0.01."""
+SEARCHES: Mapping[str, Search | GymSearch] = {
     "nchain": Search(
         about="8 settings for each agent of Figure 1, chains of 95, 45 and 15 states, 20 seeds",
         env="nchain",
@@ -123,6 +163,16 @@ SEARCHES: Mapping[str, Search] = {
         measure="last_return",
         evaluate_every=10,
     ),
+    "half_cheetah": GymSearch(
+        about="alpha of the two variational agents of Figure 5: the powers of ten of the paper's"
+        " grid up to 0.01; 2 seeds",
+        env="HalfCheetah-v5",
+        grids={"mnf-ddpg": {"alpha": ALPHAS}, "bbqn-ddpg": {"alpha": ALPHAS}},
+        seeds=range(2000, 2002),
+        steps=100_000,
+        evaluate_every=10_000,
+        evaluation_episodes=10,
+    ),
 }
 """Every search of settings by name."""
 
@@ -143,7 +193,9 @@ class Score:
     """Over all seeds and places; a censored run counts as its budget."""
 
 
-def scores(search: Search, done: Iterable[tuple[Job, Result]]) -> dict[tuple[str, Trial], Score]:
+def scores(
+    search: Search, done: Iterable[tuple[CompiledJob, Result]]
+) -> dict[tuple[str, Trial], Score]:
     """What came of each trial of each agent."""
     runs: dict[tuple[str, Trial], list[list[tuple[float, bool]]]] = {}
     for job, result in done:
@@ -172,3 +224,15 @@ def _measured(search: Search, row: Mapping[str, Any]) -> tuple[float, bool]:
 def best_first(search: Search, score: Score) -> float:
     """A key to sort trials by: few episodes are good, and great returns."""
     return score.mean if search.measure == "solved_at" else -score.mean
+
+
+def last_evaluations(
+    search: GymSearch, done: Iterable[tuple[GymJob, Result]]
+) -> dict[tuple[str, Trial], dict[int, float]]:
+    """For each trial of each agent, what each seed came to."""
+    found: dict[tuple[str, Trial], dict[int, float]] = {}
+    for job, result in done:
+        values = [value for _, value in result["evaluations"][-search.last :]]
+        trial = tuple(job.overrides.items())
+        found.setdefault((job.agent, trial), {})[job.seed] = float(np.mean(values))
+    return found

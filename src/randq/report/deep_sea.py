@@ -2,7 +2,7 @@
 
 from randq.report.page import Page, episodes, markdown, terminal
 from randq.report.statistics import as_times, quantile
-from randq.sweep import Job, Result, Results
+from randq.sweep import CompiledJob, Result, Results
 
 COLUMNS = (
     "agent",
@@ -17,7 +17,7 @@ COLUMNS = (
 
 def report(page: Page, swept: Results) -> None:
     """Print the table, and keep it as `deep_sea.md`."""
-    rows = [_row(job, result) for job, result in swept.done]
+    rows = [_row(job, result) for job, result in swept.of(CompiledJob)]
     missing = f"; {len(swept.failed)} jobs are missing" if swept.failed else ""
     lines = [
         "# DeepSea",
@@ -36,7 +36,7 @@ def report(page: Page, swept: Results) -> None:
     page.console.print(f"The table is also in {path}", soft_wrap=True)
 
 
-def _row(job: Job, result: Result) -> tuple[str, ...]:
+def _row(job: CompiledJob, result: Result) -> tuple[str, ...]:
     cells = [job.agent, str(job.env_settings["size"])]
     for measure in ("solved_at", "solved_training"):
         times = as_times([row[measure] for row in result["seeds"]])

@@ -20,7 +20,7 @@ from randq.report.figures import INK, figure
 from randq.report.page import VERDICT_COLOURS, Page, Verdict, episodes, markdown, terminal
 from randq.report.statistics import as_times, quantile, t_interval, welch
 from randq.report.verdict import MIN_SEEDS
-from randq.sweep import Results
+from randq.sweep import CompiledJob, Results
 
 IN_PAPER: Mapping[str, str] = {**IN_FIGURE1, "ddqn": "eps-greedy DDQN"}
 """What the agents are called in figure2.csv."""
@@ -68,7 +68,7 @@ def paper_order() -> str:
 
 def report(page: Page, swept: Results) -> None:
     """Draw the figure, print numbers and verdicts, and keep all of it in the folder."""
-    results = figure2_results(swept.done)
+    results = figure2_results(swept.of(CompiledJob))
     picture, path = page.folder / "figure2.png", page.folder / "figure2.md"
     draw(results, picture)
     rows, verdicts = summary(results), judge(results)

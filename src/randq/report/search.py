@@ -1,8 +1,23 @@
 """The table of a search of settings."""
 
-from randq.experiments.search import LAST, SEARCHES, Score, Search, best_first, scores
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from randq.experiments.search import (
+    LAST,
+    SEARCHES,
+    GymSearch,
+    Score,
+    Search,
+    Trial,
+    best_first,
+    last_evaluations,
+    scores,
+)
 from randq.report.page import Page, episodes, markdown, terminal
-from randq.sweep import Job, Results
+from randq.sweep import CompiledJob, GymJob, Results
 
 ORDER = {
     "solved_at": (
@@ -16,29 +31,52 @@ ORDER = {
 }
 
 
+@dataclass(frozen=True)
+class Row:
+    """One trial of one agent."""
+
+    agent: str
+    trial: Trial
+    cells: Sequence[str]
+    rank: float
+    """The lowest is the best."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A search as a table."""
+
+    budget: str
+    order: Sequence[str]
+    """What makes a trial better than another."""
+    heads: Sequence[str]
+    rows: Sequence[Row]
+
+
 def report(name: str, page: Page, swept: Results) -> None:
     """Print the trials of each agent, the best first, and keep them as `search.md`."""
     search = SEARCHES[name]
-    found = scores(search, swept.done)
-    places = [", ".join(f"{k} {v}" for k, v in place.items()) for place in search.places]
-    failed = "censored" if search.measure == "solved_at" else "never a success"
-    heads = [f"{place}: median, {failed}".removeprefix(": ") for place in places]
-    columns = ("agent", "settings", *heads, "mean")
+    shown = _compiled(search, swept) if isinstance(search, Search) else _gym(search, swept)
+    presets = {
+        (job.agent, tuple(job.overrides.items()))
+        for job in search.jobs()
+        if job.agent_settings == replace(job, overrides={}).agent_settings
+    }
+    columns = ("agent", "settings", *shown.heads)
     rows = []
     for agent in search.grids:
-        trials = [(trial, score) for (a, trial), score in found.items() if a == agent]
-        for trial, score in sorted(trials, key=lambda entry: best_first(search, entry[1])):
-            is_preset = _settings(search.env, agent, dict(trial)) == _settings(search.env, agent)
-            words = ", ".join(f"{key} {value}" for key, value in trial)
-            words += " (preset)" if is_preset else ""
-            rows.append((agent, words, *_cells(search, score), f"{score.mean:.0f}"))
+        own = [row for row in shown.rows if row.agent == agent]
+        for row in sorted(own, key=lambda row: row.rank):
+            words = ", ".join(f"{key} {value}" for key, value in row.trial)
+            words += " (preset)" if (agent, row.trial) in presets else ""
+            rows.append((agent, words, *row.cells))
     lines = [
         f"# Search of settings: {name}",
         "",
         f"`{page.command}`: {page.about}; seeds {search.seeds[0]} to {search.seeds[-1]},"
-        f" {search.episodes} episodes.",
+        f" {shown.budget}.",
         "",
-        *ORDER[search.measure],
+        *shown.order,
         "",
         *markdown(columns, rows),
     ]
@@ -46,6 +84,25 @@ def report(name: str, page: Page, swept: Results) -> None:
     path.write_text("\n".join(lines) + "\n")
     page.console.print(terminal(f"Search: {name}", columns, rows))
     page.console.print(f"The table is also in {path}", soft_wrap=True)
+
+
+def _compiled(search: Search, swept: Results) -> Shown:
+    places = [", ".join(f"{k} {v}" for k, v in place.items()) for place in search.places]
+    failed = "censored" if search.measure == "solved_at" else "never a success"
+    return Shown(
+        f"{search.episodes} episodes",
+        ORDER[search.measure],
+        [*(f"{place}: median, {failed}".removeprefix(": ") for place in places), "mean"],
+        [
+            Row(
+                agent,
+                trial,
+                [*_cells(search, score), f"{score.mean:.0f}"],
+                best_first(search, score),
+            )
+            for (agent, trial), score in scores(search, swept.of(CompiledJob)).items()
+        ],
+    )
 
 
 def _cells(search: Search, score: Score) -> list[str]:
@@ -57,5 +114,21 @@ def _cells(search: Search, score: Score) -> list[str]:
     return [f"{shown(median)}, {failed}/{len(search.seeds)}" for median, failed in pairs]
 
 
-def _settings(env: str, agent: str, trial: dict[str, object] | None = None) -> str:
-    return str(Job(agent, env, (0,), overrides=trial or {}, episodes=1).resolved[0])
+def _gym(search: GymSearch, swept: Results) -> Shown:
+    found = last_evaluations(search, swept.of(GymJob))
+    every, played = search.evaluate_every, search.evaluation_episodes
+    rows = []
+    for (agent, trial), seeds in found.items():
+        mean = float(np.mean(list(seeds.values())))
+        cells = [f"{seeds[seed]:.0f}" if seed in seeds else "-" for seed in search.seeds]
+        rows.append(Row(agent, trial, [*cells, f"{mean:.0f}"], -mean))
+    return Shown(
+        f"{search.steps:,} steps",
+        (
+            "The best trial of each agent comes first: the one with the highest mean over seeds of",
+            f"a run's last {search.last} evaluations. There is one every {every:,} steps, with",
+            f"{played} episodes, all noise disabled.",
+        ),
+        [*(f"seed {seed}" for seed in search.seeds), "mean"],
+        rows,
+    )

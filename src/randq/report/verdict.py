@@ -18,7 +18,7 @@ from randq.report import figure1
 from randq.report.claims import IN_PAPER, MIN_LENGTHS, Claim, Medians, claims, paper_points
 from randq.report.page import VERDICT_COLOURS, Answer, Page, Verdict
 from randq.report.statistics import as_times, bootstrap_medians, wilson
-from randq.sweep import Results
+from randq.sweep import CompiledJob, Results
 
 RESAMPLES, AGREE = 2000, 0.95
 MIN_SEEDS = 5
@@ -29,7 +29,7 @@ LUCK, LONG = 0.05, 50
 
 def report(page: Page, swept: Results) -> None:
     """Draw the figure, print which claims hold, and keep both in the folder."""
-    results = figure1_results(swept.done)
+    results = figure1_results(swept.of(CompiledJob))
     picture = page.folder / "figure1.png"
     figure1.draw(results, picture)
     verdicts = judge(results)

@@ -1,96 +1,76 @@
-"""A job: what to run, as plain data, and how it is run."""
+"""What a job is: a record of plain data that can be performed, and what an engine says of it."""
 
-import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
-import jax
-import jax.numpy as jnp
-import numpy as np
+from randq.agents import Agent
 
-from randq.agents import Agent, AgentState
-from randq.config import field_names, one_of, override, require, tuples, whole
-from randq.envs import ENVIRONMENTS, Environment
-from randq.evaluation import rollout
-from randq.loops.compiled import Compiled, RunState
-from randq.presets import preset
-from randq.runs.train import train
-from randq.types import Array, Key, PyTree
-
-Kind = Literal["train", "untrained"]
 Result = dict[str, Any]
 """What came of a job, as JSON has it."""
 
+Watch = Callable[[float, str], None]
+"""Takes how much of a job is done, from 0 to 1, and a few words on how it goes."""
 
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """One agent in one environment with some seeds. It is checked when it is made."""
 
-    agent: str
-    """Name of a preset."""
-    env: str
-    """Name of an environment."""
-    seeds: tuple[int, ...]
-    env_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Settings of the agent that differ from its preset, by dotted name."""
-    episodes: int = 0
-    """Budget of a training run."""
-    kind: Kind = "train"
-    """Train, or ask of untrained networks whether their evaluation is optimal already."""
-    evaluate_every: int = 1
-    """Episodes between evaluations."""
-    curves: bool = False
-    """Train to the end of the budget, and keep every episode's return and every evaluation."""
-    batch: int = 10
-    """Untrained networks made at once: best as many as a training run has seeds, because then
-    the program that makes them has been compiled for that."""
+class Found(NamedTuple):
+    """What a folder has of a job."""
 
-    def __post_init__(self) -> None:
-        one_of("kind", self.kind, get_args(Kind))
-        whole("seeds", len(self.seeds), at_least=1)
-        for seed in self.seeds:
-            whole("seeds", seed, at_least=0)
-            require(seed < 2**31, "seeds", seed, "integers below 2**31")
-        whole("batch", self.batch, at_least=1)
-        whole("evaluate_every", self.evaluate_every, at_least=1)
-        whole("episodes", self.episodes, at_least=1 if self.kind == "train" else 0)
-        _ = self.settings
+    result: Result
+    finished: bool
 
-    @property
-    def resolved(self) -> tuple[Agent, Environment[Any, Any]]:
-        """The agent and the environment behind the names."""
-        one_of("env", self.env, ENVIRONMENTS)
-        settings = {name: tuples(value) for name, value in self.env_settings.items()}
-        cls = ENVIRONMENTS[self.env]
-        for name in settings:
-            one_of(f"{self.env} setting", name, field_names(cls))
-        return override(preset(self.agent, self.env), self.overrides), cls(**settings)
 
-    @property
-    def settings(self) -> str:
-        """All settings in full, so that a result is never taken for one of other settings."""
-        agent, env = self.resolved
-        return f"{agent} in {env}"
+class Job(ABC):
+    """Something to run, as plain data. It is checked when it is made.
 
+    A job is a frozen dataclass with a field `kind`, by which `randq.sweep.read_job` knows it.
+    """
+
+    @abstractmethod
     def as_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "seeds": list(self.seeds)}
+        """The job as plain data."""
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Job":
-        return cls(**{**data, "seeds": tuple(data["seeds"])})
+    @abstractmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The job that such data stand for."""
+
+    @property
+    @abstractmethod
+    def agent_settings(self) -> Agent:
+        """Settings of the agent in full."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> str:
+        """All settings in full, so that a result is never taken for one of other settings."""
+
+    @abstractmethod
+    def perform(self, folder: Path, watch: Watch = lambda share, note: None) -> Result:
+        """Run it in this process; what it keeps beside its result goes below a folder."""
+
+    @abstractmethod
+    def check(self, folder: Path) -> None:
+        """Refuse what cannot be performed here, or not in this folder."""
+
+    @abstractmethod
+    def found(self, folder: Path) -> Found | None:
+        """What the folder has of it beside the results of a sweep, finished or not."""
 
     @property
     def key(self) -> str:
         """The same for two jobs if and only if they are the same."""
         return json.dumps([self.as_json(), self.settings], sort_keys=True)
 
-    def __str__(self) -> str:
-        changed = {**self.env_settings, **self.overrides}
-        words = [self.agent, self.env, *(f"{name}={value}" for name, value in changed.items())]
-        words.append(f"{self.kind} seeds {self.seeds[0]}..{self.seeds[-1]}")
-        return " ".join(words)
+
+class Underway(NamedTuple):
+    """How far a job is."""
+
+    job: Job
+    share: float
+    note: str
 
 
 class Finished(NamedTuple):
@@ -99,52 +79,3 @@ class Finished(NamedTuple):
     job: Job
     result: Result | None
     error: str = ""
-
-
-def perform(job: Job) -> Result:
-    """Run a job in this process."""
-    agent, env = job.resolved
-    if job.kind == "untrained":
-        optimal = untrained_optimal(agent, env, job.seeds, job.batch)
-        return {"optimal": int(np.sum(optimal)), "networks": len(optimal)}
-    outcome = train(
-        agent,
-        env,
-        job.seeds,
-        episodes=job.episodes,
-        evaluate_every=job.evaluate_every,
-        until_solved=not job.curves,
-    )
-    result = outcome.as_json(job.agent, job.env)
-    if job.curves:
-        rows = zip(outcome.first_good, outcome.returns, outcome.evaluations, strict=True)
-        for row, (first, returns, evaluations) in zip(result["seeds"], rows, strict=True):
-            row |= {
-                "first_good": first,
-                "returns": [round(value, 4) for value in returns],
-                "evaluations": [[episode, round(value, 4)] for episode, value in evaluations],
-            }
-    return result
-
-
-def untrained_optimal(
-    agent: Agent, env: Environment[Any, Any], seeds: Sequence[int], batch: int
-) -> np.ndarray:
-    """For each seed, whether the network that training would begin with is optimal already."""
-    program = Compiled(agent, env)
-    optimum = env.optimal_return(env.world(jax.random.key(0)))
-    require(optimum is not None, "env", env, "one whose best return is known")
-
-    def evaluate(state: RunState) -> Array:
-        def one(agent_state: AgentState, world: PyTree, key: Key) -> Array:
-            return rollout(env, world, agent.evaluator(agent_state), key).good
-
-        return jax.vmap(one)(state.agent, state.world, state.key)
-
-    good = jax.jit(evaluate, compiler_options={"xla_backend_optimization_level": 1})
-    padded = [*seeds, *(seeds[-1],) * (-len(seeds) % batch)]
-    optimal = []
-    for start in range(0, len(padded), batch):
-        state = program.init(jnp.asarray(padded[start : start + batch], jnp.int32))
-        optimal.append(np.asarray(good(state)))
-    return np.concatenate(optimal)[: len(seeds)]

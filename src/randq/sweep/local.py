@@ -15,11 +15,15 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
 from randq.config import whole
-from randq.sweep.jobs import Finished, Job
+from randq.sweep.jobs import Finished, Job, Underway
 
+Event = Finished | Underway
+GRACE = 30.0
+"""Seconds that a worker has to bring what it does to safety when it is told to end."""
 # The core is chosen before JAX is imported, because XLA sizes its pool of threads by it.
 START = "{pin}from randq.sweep.worker import main; main()"
 
@@ -34,27 +38,32 @@ def default_workers() -> int:
     return len(cores()) or os.cpu_count() or 1
 
 
-def run(jobs: Sequence[Job], workers: int) -> Iterator[Finished]:
-    """Perform jobs on worker processes, and yield each as it finishes.
+def run(jobs: Sequence[Job], folder: Path, workers: int) -> Iterator[Event]:
+    """Perform jobs on worker processes; yield how far they are, and each as it finishes.
 
     Closing the iterator, or an exception such as Ctrl-C while it waits, stops the workers.
     """
     whole("workers", workers, at_least=1)
     todo: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    finished: queue.SimpleQueue[Finished] = queue.SimpleQueue()
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     for job in jobs:
         todo.put(job)
     pins = cores()
     hands = [
-        _Hand(todo, finished, pins[i % len(pins)] if pins else None)
+        _Hand(todo, events, folder, pins[i % len(pins)] if pins else None)
         for i in range(min(workers, len(jobs)))
     ]
+    left = len(jobs)
     try:
         for hand in hands:
             hand.start()
-        for _ in jobs:
-            yield finished.get()
+        while left:
+            event = events.get()
+            left -= isinstance(event, Finished)
+            yield event
     finally:
+        for hand in hands:
+            hand.tell_to_end()
         for hand in hands:
             hand.stop()
 
@@ -65,11 +74,12 @@ class _Hand(threading.Thread):
     def __init__(
         self,
         todo: "queue.SimpleQueue[Job]",
-        finished: "queue.SimpleQueue[Finished]",
+        events: "queue.SimpleQueue[Event]",
+        folder: Path,
         core: int | None,
     ) -> None:
         super().__init__(daemon=True)
-        self._todo, self._finished, self._core = todo, finished, core
+        self._todo, self._events, self._folder, self._core = todo, events, folder, core
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._stopped = False
@@ -81,35 +91,47 @@ class _Hand(threading.Thread):
                     job = self._todo.get_nowait()
                 except queue.Empty:
                     break
-                self._finished.put(self._ask(job, log))
+                self._events.put(self._ask(job, log))
             self._end()
 
-    def stop(self) -> None:
-        """End the worker, whatever it is doing."""
+    def tell_to_end(self) -> None:
+        """Let the worker keep what it has of its job, and end."""
         with self._lock:
             self._stopped = True
+            if self._process is not None:
+                self._process.terminate()
+
+    def stop(self) -> None:
+        """End the worker, whatever it is doing, if it does not end by itself."""
+        if self.is_alive():
+            self.join(GRACE)
+        with self._lock:
             if self._process is not None:
                 self._process.kill()
         if self.is_alive():
             self.join()
 
     def _ask(self, job: Job, log: IO[str]) -> Finished:
-        said = ""
+        trouble = ""
         try:
             process = self._worker(log)
             assert process.stdin is not None
             assert process.stdout is not None
-            process.stdin.write(json.dumps(job.as_json()) + "\n")
+            asked = {"job": job.as_json(), "folder": str(self._folder)}
+            process.stdin.write(json.dumps(asked) + "\n")
             process.stdin.flush()
-            if (reply := process.stdout.readline()).endswith("\n"):
-                return Finished(job, **json.loads(reply))
+            while (reply := process.stdout.readline()).endswith("\n"):
+                said = json.loads(reply)
+                if "result" in said:
+                    return Finished(job, **said)
+                self._events.put(Underway(job, **said))
         except OSError as error:
-            said = f": {error.strerror or error}"
+            trouble = f": {error.strerror or error}"
         code = self._end()
         how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended ({code})"
         log.seek(0)
         last = "".join(f"; {line}" for line in log.read().strip().splitlines()[-1:])
-        return Finished(job, None, f"its worker process {how}{said}{last}")
+        return Finished(job, None, f"its worker process {how}{trouble}{last}")
 
     def _worker(self, log: IO[str]) -> "subprocess.Popen[str]":
         with self._lock:

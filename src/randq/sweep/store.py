@@ -16,12 +16,14 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._results: dict[str, Result] = {}
         self._file = path.open("a+b")
         if not _lock(self._file):
             self._file.close()
             require(False, "out", str(path.parent), "a folder that no other sweep is writing to")
-        self._read()
+        self._file.seek(0)
+        text = self._file.read()
+        self._file.truncate(text.rfind(b"\n") + 1)  # of a process that died while it wrote a line
+        self._results = _parsed(text)
 
     def get(self, job: Job) -> Result | None:
         """The result of a job, made with the settings that its names stand for now."""
@@ -35,19 +37,6 @@ class Store:
         os.fsync(self._file.fileno())
         self._results[job.key] = result
 
-    def _read(self) -> None:
-        self._file.seek(0)
-        text = self._file.read()
-        whole, newline, torn = text.rpartition(b"\n")
-        if torn:  # the process died while it wrote this line; its job will be done again
-            self._file.truncate(len(whole) + len(newline))
-        for line in whole.splitlines():
-            with suppress(ValueError, KeyError, TypeError):  # a damaged line is a job not done
-                row = json.loads(line)
-                self._results[json.dumps([row["job"], row["settings"]], sort_keys=True)] = row[
-                    "result"
-                ]
-
     def __enter__(self) -> Self:
         return self
 
@@ -58,6 +47,20 @@ class Store:
         traceback: TracebackType | None,
     ) -> None:
         self._file.close()
+
+
+def read(path: Path) -> dict[str, Result]:
+    """The results in a file by the keys of their jobs, while another process may hold it."""
+    return _parsed(path.read_bytes()) if path.exists() else {}
+
+
+def _parsed(text: bytes) -> dict[str, Result]:
+    results: dict[str, Result] = {}
+    for line in text[: text.rfind(b"\n") + 1].splitlines():
+        with suppress(ValueError, KeyError, TypeError):  # a damaged line is a job not done
+            row = json.loads(line)
+            results[json.dumps([row["job"], row["settings"]], sort_keys=True)] = row["result"]
+    return results
 
 
 def _lock(file: Any) -> bool:
