@@ -44,7 +44,7 @@ class Protocol:
     no_ops: int
     """An episode begins with 1 up to so many frames without action; 0 for none."""
     fire: bool
-    """Whether FIRE, and then the action after it, begin an episode, where FIRE is the second one."""
+    """Whether FIRE and the action after it come next, in games whose second action is FIRE."""
     lives: bool
     """Whether `info` has the lives, and says when one was lost."""
     skip: int = 4
@@ -54,12 +54,12 @@ class Protocol:
 
     def __str__(self) -> str:
         frames = f"{self.skip} frames per action, the last two joined by their maximum"
-        start = f"1 to {self.no_ops} no-ops" if self.no_ops else "no no-ops"
-        start += ", then FIRE where it is the second action" if self.fire else ", no FIRE"
+        start = f"1 to {self.no_ops} no-ops first" if self.no_ops else "no no-ops"
+        start += ", then FIRE if it is the second action" if self.fire else ", no FIRE on reset"
         sticky = f"sticky actions {self.sticky:g}" if self.sticky else "no sticky actions"
         lives = "a lost life is reported" if self.lives else "no word of lives"
         return (
-            f"{self.name}: {frames}, {SIZE}x{SIZE} grey, {STACK} frames, {start} at the start,"
+            f"{self.name}: {frames}, {SIZE}x{SIZE} grey, {STACK} of them, {start},"
             f" {sticky}, minimal action set, {lives}, at most {self.max_frames} frames"
         )
 
@@ -111,8 +111,8 @@ def make(env_id: str, **settings: Any) -> "Atari":
 def vector(env_id: str, num: int, **settings: Any) -> AsyncVectorEnv:
     """So many of these environments, each in a process and with randomness of its own.
 
-    The processes are spawned, since JAX does not survive a fork: a script that calls this must do so
-    below `if __name__ == "__main__":`.
+    The processes are spawned, since JAX does not survive a fork: a script that calls this must do
+    so below `if __name__ == "__main__":`.
     """
     whole("num", num, at_least=1)
     make(env_id, **settings).close()  # so that what is wrong is said here, and once
@@ -134,7 +134,8 @@ class Atari(gymnasium.Env[np.ndarray, np.int64]):
         require(render_mode in (None, "rgb_array"), "render_mode", render_mode, "'rgb_array'")
         self.protocol, self.game, self.render_mode = protocol, game, render_mode
         self._ale = _emulator(game, protocol)
-        # To reset the emulator does not clear all of its memory: from here on it is always the same.
+        # A reset of the emulator does not clear all of it: the one after this state does the same
+        # each time.
         self._loaded = self._ale.cloneState(include_rng=True)
         actions = self._ale.getMinimalActionSet()
         self.actions = tuple(action.name for action in actions)
@@ -214,7 +215,7 @@ class Atari(gymnasium.Env[np.ndarray, np.int64]):
     def _info(self, lost: bool) -> dict[str, Any]:
         return {"lives": self._lives, "life_lost": lost} if self.protocol.lives else {}
 
-    def render(self) -> np.ndarray | None:  # type: ignore[override]
+    def render(self) -> np.ndarray | None:
         return self._ale.getScreenRGB() if self.render_mode else None
 
     @contextlib.contextmanager
@@ -242,21 +243,21 @@ class Atari(gymnasium.Env[np.ndarray, np.int64]):
 
     def restore(self, saved: np.ndarray) -> np.ndarray:
         """Play on to where `save` was called, and return the observation there."""
-        body, checksum = saved.astype(np.uint8).tobytes()[:-4], saved.tobytes()[-4:]
+        content = saved.tobytes()
+        body, checksum = content[:-4], content[-4:]
         intact = zlib.crc32(body).to_bytes(4, "little") == checksum
-        require(intact, "saved", f"{len(saved)} bytes", "what save() returned, undamaged")
+        require(intact, "saved", f"{len(content)} bytes", "what save() returned, undamaged")
         first, _, taken = body.partition(b"\n")
         try:
             header = json.loads(first)
-            env, count, seen = (header[key] for key in ("env", "taken", "seen"))
-            require(env == self._id, "saved", env, f"a place in {self._id}")
-            whole_episode = len(taken) == count and all(x < len(self._codes) for x in taken)
-            require(
-                whole_episode, "saved", f"{len(taken)} actions", "as many as it says, of the game"
-            )
-            self.np_random.bit_generator.state = header["rng"]
-        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+            env, seen, count = header["env"], header["seen"], header["taken"]
+            np.random.PCG64().state = header["rng"]
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"saved: got no place in an episode ({error})") from error
+        require(env == self._id, "saved", f"a place in {env}", f"one in {self._id}")
+        playable = count == len(taken) and max(taken, default=0) < len(self._codes)
+        require(playable, "saved", f"{len(taken)} actions", f"{count} actions of {self.game}")
+        self.np_random.bit_generator.state = header["rng"]
         observation, _ = self.reset()
         for action in taken:
             observation, *_ = self.step(action)
