@@ -17,7 +17,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from randq.config import one_of, require, whole
 from randq.envs.gym.stepper import BrokenEnvironmentError
@@ -108,15 +108,21 @@ def make(env_id: str, **settings: Any) -> "Atari":
     return Atari(PROTOCOLS[name], game, render_mode)
 
 
-def vector(env_id: str, num: int, **settings: Any) -> AsyncVectorEnv:
-    """So many of these environments, each in a process and with randomness of its own.
+def vector(
+    env_id: str, num: int, processes: bool = False, **settings: Any
+) -> SyncVectorEnv[Any, Any, Any] | AsyncVectorEnv[Any, Any, Any]:
+    """So many of these environments, each with randomness of its own, and if wanted a process.
 
-    The processes are spawned, since JAX does not survive a fork: a script that calls this must do
-    so below `if __name__ == "__main__":`.
+    Processes cost twice the time of a processor, so they pay with more than two cores only. They
+    are spawned, since JAX does not survive a fork: a script that wants them must call this below
+    `if __name__ == "__main__":`.
     """
     whole("num", num, at_least=1)
-    make(env_id, **settings).close()  # so that what is wrong is said here, and once
-    return AsyncVectorEnv([functools.partial(make, env_id, **settings)] * num, context="spawn")
+    constructors = [functools.partial(make, env_id, **settings)] * num
+    if not processes:
+        return SyncVectorEnv(constructors)
+    constructors[0]().close()  # so that what is wrong is said here, and once
+    return AsyncVectorEnv(constructors, context="spawn")
 
 
 class Atari(gymnasium.Env[np.ndarray, np.int64]):
