@@ -17,7 +17,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from randq.config import one_of, require, whole
 from randq.envs.gym.stepper import BrokenEnvironmentError
@@ -110,7 +110,7 @@ def make(env_id: str, **settings: Any) -> "Atari":
 
 def vector(
     env_id: str, num: int, processes: bool = False, **settings: Any
-) -> SyncVectorEnv[Any, Any, Any] | AsyncVectorEnv[Any, Any, Any]:
+) -> VectorEnv[Any, Any, Any]:
     """So many of these environments, each with randomness of its own, and if wanted a process.
 
     Processes cost twice the time of a processor, so they pay with more than two cores only. They
