@@ -31,7 +31,7 @@ ORDER = [
 SHARED_BY_FAMILIES = ["base", "gaussian", "layerwise"]  # in this order; all others are families
 HOMES = {
     "gymnasium": "envs.gym",
-    "ale_py": "envs.atari",
+    "ale_py": "envs.gym",
     "mujoco": "envs.mujoco",
     "matplotlib": "report",
     "ray": "sweep",

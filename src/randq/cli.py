@@ -21,6 +21,7 @@ from randq import __version__, regression, reproduce
 from randq.cache import enable_compilation_cache
 from randq.config import field_names, one_of, require, whole, writable_folder
 from randq.envs import ENVIRONMENTS
+from randq.envs.gym.atari import describe
 from randq.envs.gym.stepper import BrokenEnvironmentError
 from randq.experiments import EXPERIMENTS
 from randq.loops.host import DivergedError
@@ -216,6 +217,8 @@ def _carry_out(group: Group, log: Console) -> dict[str, Any]:
         TimeRemainingColumn(),
     )
     where = shlex.quote(str(group.where))
+    if protocol := describe(group.plan.env_name):
+        print(protocol, file=sys.stderr)
     try:
         with Progress(*columns, console=log, transient=True) as bar:
             task = bar.add_task("compiling", total=None, note="", unit="")

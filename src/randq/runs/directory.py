@@ -82,7 +82,9 @@ class RunDirectory:
     def exists(self) -> bool:
         return (self.path / SETTINGS).exists()
 
-    def create(self, seed: int, settings: Mapping[str, Any], command: str) -> None:
+    def create(
+        self, seed: int, settings: Mapping[str, Any], command: str, protocol: str | None = None
+    ) -> None:
         """Begin a run: what was here before is gone. It must be locked."""
         for entry in self.path.iterdir():
             if entry.name == LOCK:
@@ -92,7 +94,9 @@ class RunDirectory:
             else:
                 entry.unlink()
         (self.path / CHECKPOINTS).mkdir()
-        about = {"seed": seed, "command": command, "created": time.time()}
+        about: dict[str, Any] = {"seed": seed, "command": command, "created": time.time()}
+        if protocol is not None:
+            about["protocol"] = protocol
         self.write_json(RUN, {**about, **_machine()})
         self.write_json(SETTINGS, settings)
 

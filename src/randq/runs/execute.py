@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from randq.config import require
+from randq.envs.gym.atari import describe
 from randq.envs.gym.stepper import BrokenEnvironmentError
 from randq.loops.host import DivergedError
 from randq.runs.compiled import run_compiled
@@ -94,7 +95,7 @@ def begin(plan: Plan, experiment: Path, command: str) -> Group:
         for directory in directories:
             directory.lock()
         for seed, directory in zip(seeds, directories, strict=True):
-            directory.create(seed, to_json(plan), command)
+            directory.create(seed, to_json(plan), command, describe(plan.env_name))
     return Group(plan, directories)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from randq import config
 from randq.envs import ENVIRONMENTS, Environment, Step
+from randq.envs.gym import atari
 from randq.types import Array, Float32, Key, PyTree
 
 # The environment is a static argument of module-level functions, so that all instances with equal
@@ -130,10 +131,15 @@ _MISSING = (gymnasium.error.DependencyNotInstalled, ImportError)
 def find(name: str, **settings: Any) -> gymnasium.Env[Any, Any]:
     """An environment by its name here (`mountain_car`) or its id in Gymnasium (`CartPole-v1`).
 
-    `MinAtar/Breakout-v1` and its four sisters need the extra `minatar`.
+    `MinAtar/Breakout-v1` and its four sisters need the extra `minatar`; Atari games, which are
+    `atari-paper/Breakout` and so on (docs/atari.md), the extra `atari`.
     """
     if name in ENVIRONMENTS:
         return make(name, **settings)
+    if name.startswith("atari-"):
+        return atari.make(name, **settings)
+    if name.startswith("ALE/"):  # bare, without preprocessing
+        atari.register()
     if name.startswith("MinAtar/"):
         _register_minatar()
     if ":" not in name and name not in gymnasium.registry:
