@@ -86,6 +86,8 @@ class Compiled:
         takes = "a number of steps where episodes differ in length"
         known = self.agent.update_every is not None or self.env.fixed_length
         require(known, "update_every", None, takes)
+        takes = "1 in an environment of this package, which has no stacks of frames"
+        require(self.agent.n_step == 1, "n_step", self.agent.n_step, takes)
 
     @property
     def steps_per_block(self) -> int:
@@ -233,7 +235,8 @@ class Compiled:
         ended = result.terminated | result.truncated
         terminated = ended if self.agent.truncation_terminates else result.terminated
         masks = jax.vmap(lambda p, k: p.masks(k, 1)[:, 0])(agent.posterior, keys.mask)
-        item = Transition(state.env, action, result.reward, after, terminated, masks)
+        stored = self.agent.stored(result.reward)
+        item = Transition(state.env, action, stored, after, terminated, masks)
 
         total, length = state.total + result.reward, state.length + 1
         good = ended & jax.vmap(env.good)(state.world, after, total)
