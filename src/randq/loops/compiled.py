@@ -124,10 +124,11 @@ class Compiled:
         shape: RunState = jax.eval_shape(self._start, jnp.zeros(seeds, jnp.int32))
         return shape
 
-    def check_fits(self, seeds: int) -> None:
-        """Refuse a replay that is larger than the memory of this machine."""
+    def check_fits(self, seeds: int) -> int:
+        """The bytes that the replays take; refused if this machine does not have them."""
         size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(self.shape(seeds).replay))
         replay_fits(size, self.agent.replay_capacity)
+        return size
 
     # For small programs compiling takes longer than running. What runs once is not optimised at
     # all; what runs for long is optimised a little less, which costs no speed that was measured.

@@ -6,13 +6,18 @@ with a leading axis of slots, and with what else it has to know, which is small.
 """
 
 import abc
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from randq.types import Array, Bool, Int32, Key, PyTree, Transition
+
+STRETCH = 2**27
+"""Bytes of rows that are read at once."""
 
 ReplayState = Any
 """A NamedTuple: at least items."""
@@ -66,16 +71,22 @@ class Replay(abc.ABC):
         """Bytes of memory that the rows take."""
         return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(self.shapes.items))
 
-    def rows(self, state: ReplayState, first: int, end: int) -> list[np.ndarray]:
-        """The rows from one number up to another, to be kept elsewhere."""
-        at = np.arange(first, end) % self.slots
-        return [np.asarray(x)[at] for x in jax.tree.leaves(state.items)]
+    def rows(
+        self, state: ReplayState, first: int, end: int
+    ) -> Iterator[tuple[int, list[np.ndarray]]]:
+        """The rows from one number up to another, to be kept elsewhere: in stretches that take
+        little memory, each with the number of its first row."""
+        leaves = [np.asarray(x) for x in jax.tree.leaves(state.items)]
+        step = max(1, STRETCH * self.slots // self.size)
+        for start in range(first, end, step):
+            at = np.arange(start, min(start + step, end)) % self.slots
+            yield start, [x[at] for x in leaves]
 
     def put(
         self, state: ReplayState, rows: list[Array], numbers: Int32[Array, " rows"]
     ) -> ReplayState:
         """Put rows back to where they were; those with a negative number are left out."""
-        at = jax.numpy.where(numbers < 0, self.slots, numbers % self.slots)
+        at = jnp.where(numbers < 0, self.slots, numbers % self.slots)
 
         def put(slots: Array, new: Array) -> Array:
             return slots.at[at].set(new, mode="drop")

@@ -1,5 +1,6 @@
 """A run of the host loop that is kept: one seed in an environment of Gymnasium."""
 
+import hashlib
 import json
 import time
 from collections import deque
@@ -182,7 +183,8 @@ class GymRun:
         replay = self._host.replay
         oldest, end = replay.span(state.replay)
         first = max(self._kept, oldest)
-        self._segments.add(first, replay.rows(state.replay, first, end))
+        for start, rows in replay.rows(state.replay, first, end):
+            self._segments.add(start, rows)
         position = _plain(self._session.stepper.position)
         tree = {"state": _without_rows(state), "position": position.data}
         header = {
@@ -264,10 +266,13 @@ class GymRun:
         )
 
     def _logical(self, state: HostState) -> Any:
-        """The state with its replay in order, without what can no longer be sampled."""
-        replay = self._host.replay
-        rows = replay.rows(state.replay, *replay.span(state.replay))
-        return state._replace(replay=state.replay._replace(items=rows))
+        """The state with a checksum of the rows of its replay that matter, in order."""
+        replay, digest = self._host.replay, hashlib.sha256()
+        for _, rows in replay.rows(state.replay, *replay.span(state.replay)):
+            for array in rows:
+                digest.update(array.tobytes())
+        found = np.frombuffer(digest.digest(), np.uint8)
+        return state._replace(replay=state.replay._replace(items=found))
 
 
 def _without_rows(state: HostState) -> HostState:
