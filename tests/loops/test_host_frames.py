@@ -66,7 +66,7 @@ def stacked(frames=4, **settings):
 
 
 class Saving(Screen):
-    """Stacks its frames itself, and has a part that playing an episode again does not bring back."""
+    """Stacks its frames itself, and has a part that no second play of an episode brings back."""
 
     frame_stack = 3
     observation_space = gymnasium.spaces.Box(0, 255, (3, 5, 5), np.uint8)

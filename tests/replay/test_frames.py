@@ -178,8 +178,8 @@ def test_samples_uniformly_over_environments_and_around_borders():
     few = [IDLE] * 35 + [GOES_ON] * 4 + [TERMINATES]
     state, rows = played(frames, 3, [long, short, few])
     held = [step for mine in rows for step in mine[-frames.share :] if step is not None]
-    assert [sum(step is None for step in mine[-10:]) for mine in rows] == [0, 3, 1]
-    assert len(held) == 10 + 7 + 5
+    assert [sum(step is None for step in mine[-10:]) for mine in rows] == [0, 4, 1]
+    assert len(held) == 10 + 6 + 5
     sample = programs(frames, 20_000)[1]
     p_values = []
     for seed in range(5):
@@ -249,7 +249,7 @@ def test_rows_can_be_kept_elsewhere_and_put_back():
     for start, rows in stretches:
         numbers = jnp.arange(start, start + len(rows[0]), dtype=jnp.int32)
         # What has a negative number is left out.
-        padded = [jnp.concatenate([jnp.asarray(x), 7 * jnp.ones_like(x[:2])]) for x in rows]
+        padded = [jnp.concatenate([jnp.asarray(x), jnp.ones_like(x[:2])]) for x in rows]
         numbers = jnp.concatenate([numbers, jnp.array([-1, -1], jnp.int32)])
         empty = frames.put(empty, padded, numbers)
     back = state._replace(items=empty.items)
