@@ -113,7 +113,7 @@ class _Train:
             check_free(plan, self.out, self.overwrite)
         if plan.wandb:
             require_wandb()
-        plan.check_fits()
+        _say_size(plan)
 
     def run(self, console: Console) -> None:
         log = Console(stderr=True) if self.json else console
@@ -158,7 +158,7 @@ class ResumeCommand:
     def check(self) -> None:
         for group in groups(self.run_folder, self.trust):
             if not group.is_finished:
-                group.plan.check_fits()
+                _say_size(group.plan)
 
     def run(self, console: Console) -> None:
         log = Console(stderr=True) if self.json else console
@@ -205,6 +205,14 @@ class RunsCommand:
                 (each.fingerprint or "-")[:12],
             )
         console.print(table)
+
+
+def _say_size(plan: Plan) -> None:
+    """Refuse a replay that does not fit, and say how large it is if that is much."""
+    size = plan.check_fits()
+    if size >= 1e8:
+        capacity = f"{plan.agent.replay_capacity:,}"
+        print(f"replay: {capacity} transitions, {size / 1e9:.1f} GB of memory", file=sys.stderr)
 
 
 def _carry_out(group: Group, log: Console) -> dict[str, Any]:

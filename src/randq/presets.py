@@ -9,6 +9,7 @@ so that no agent is tuned by itself. `docs/deviations.md` lists where the settin
 from typing import Any
 
 from randq.agents import DDPG, DQN, Agent
+from randq.agents.dqn import NATURE
 from randq.config import one_of, override, require
 from randq.exploration import Epsilon, OrnsteinUhlenbeck, ParameterNoise, Thompson
 from randq.posteriors import MNF, BayesLinear, Bootstrap, MeanField, Noisy, Point
@@ -80,6 +81,21 @@ IMAGE = {
 }
 """A first choice for images."""
 
+ATARI = {
+    "update_every": 4,
+    "target_every": 10_000,
+    "gamma": 0.99,
+    "hidden": (512,),
+    "filters": NATURE,
+    "learning_rate": 1e-4,
+    "replay_capacity": 1_000_000,
+    "learning_starts": 50_000,
+    "random_steps": 50_000,
+    "reward_sign": True,
+    "alpha": 1e-4,
+}
+"""As in the paper and the released code. Alpha is the middle of the paper's grid, not searched."""
+
 DOMAINS: dict[str, dict[str, Any]] = {
     # The authors store the end of the chain's time limit as a terminal state.
     "nchain": {"truncation_terminates": True},
@@ -95,6 +111,7 @@ DOMAINS: dict[str, dict[str, Any]] = {
     "mountain_car": {**CLASSIC, "update_every": 8, "gamma": 0.98},
     "cart_pole": CLASSIC,
     "acrobot": CLASSIC,
+    "atari": ATARI,
     "vector": CLASSIC,
     "image": IMAGE,
 }
@@ -110,6 +127,9 @@ CONTINUOUS_DOMAINS: dict[str, dict[str, Any]] = {
 FALLING = {"epsilon": Epsilon(end=0.05, decay=10_000, unit="steps")}
 """A first choice for exploration that is not a draw."""
 
+SLOWLY = Epsilon(end=0.1, decay=1_000_000, unit="steps")
+"""The paper's, for Atari games."""
+
 OWN: dict[str, dict[str, dict[str, Any]]] = {
     # The best of 8 trials each: docs/searches/mountain_car.md.
     "mountain_car": {
@@ -119,12 +139,26 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
         "ddqn": {"epsilon.decay": 100, "learning_rate": 5e-4},
         "dqn": {"epsilon.decay": 100, "learning_rate": 5e-4},
     },
+    "atari": {
+        "dqn": {"epsilon": SLOWLY},
+        "ddqn": {"epsilon": SLOWLY},
+        "mnf-dqn": {
+            "posterior.flow_steps": 2,
+            "posterior.auxiliary_steps": 2,
+            "posterior.flow_hidden": 50,
+        },
+        "boot-dqn": {"posterior.shared": "convolutions"},
+        "boot-dqn-prior": {"posterior.shared": "convolutions"},
+        # Our choice: the last layer follows whenever the target has moved.
+        "bdqn": {"redraw_every": 1000, "condition_every": 2500},
+    },
     **{
         domain: {"dqn": FALLING, "ddqn": FALLING}
         for domain in ("cart_pole", "acrobot", "vector", "image")
     },
 }
-"""What a domain changes for one agent: what a search found, or how epsilon falls."""
+"""What a domain changes for one agent: what a search found, how epsilon falls, or the paper's
+own settings of it."""
 
 SAME = {
     "CartPole-v1": "cart_pole",
@@ -139,6 +173,8 @@ SAME = {
 
 def domain(env_id: str | None, spaces: Spaces) -> str:
     """Which settings suit an environment of Gymnasium, known or unknown."""
+    if (env_id or "").startswith("atari-"):
+        return "atari"
     other = "image" if len(spaces.observation_shape) == 3 else "vector"
     return SAME.get(env_id or "", "continuous" if spaces.continuous else other)
 

@@ -11,7 +11,7 @@ from randq.types import Array, Bool, Float
 def q_target(
     reward: Float[Array, ""],
     terminated: Bool[Array, ""],
-    gamma: float,
+    gamma: float | Float[Array, ""],
     values_t: Float[Array, " actions"],
     selector_t: Float[Array, " actions"],
 ) -> Float[Array, ""]:
@@ -24,13 +24,18 @@ def q_target(
 
 
 def bootstrapped(
-    reward: Float[Array, ""], terminated: Bool[Array, ""], gamma: float, value_t: Float[Array, ""]
+    reward: Float[Array, ""],
+    terminated: Bool[Array, ""],
+    gamma: float | Float[Array, ""],
+    value_t: Float[Array, ""],
 ) -> Float[Array, ""]:
     """r + gamma * value_t, without the second term after a termination.
 
     For DDPG the value is that of the target actor's action (eq. 5).
     """
     future = jnp.where(terminated, 0.0, value_t)
+    if not isinstance(gamma, float):
+        gamma = jnp.asarray(gamma, future.dtype)
     return reward.astype(future.dtype) + gamma * future
 
 

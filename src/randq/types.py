@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int, Int32, PRNGKeyArray, PyTree, Shaped
 
-from randq.config import require
+from randq.config import require, whole
 
 Key = PRNGKeyArray
 """A typed random key, as `jax.random.key` makes it."""
@@ -57,8 +57,14 @@ class Spaces:
     """Least value of each number of an action; None where an action is one of several."""
     action_high: tuple[float, ...] | None = None
     """Greatest value of each."""
+    stack: int = 0
+    """How many frames an observation is a stack of, along its first axis, the newest last: an
+    episode begins with its first frame repeated, and each step adds one. 0 if it is none."""
 
     def __post_init__(self) -> None:
+        whole("stack", self.stack, at_least=0)
+        fits = not self.stack or self.observation_shape[:1] == (self.stack,)
+        require(fits, "stack", self.stack, f"the first size of {self.observation_shape}, or 0")
         if self.action_low is None and self.action_high is None:
             return
         low, high = self.action_low or (), self.action_high or ()
@@ -101,6 +107,9 @@ class Transition(NamedTuple):
     """Nothing to bootstrap from; never set by a time limit alone."""
     masks: Float[Array, "... members"]
     """Which members of an ensemble learn from it."""
+    discount: Float32[Array, "..."] | None = None
+    """What the value of the next observation counts, where that is several steps ahead; None: as
+    much as after one step."""
 
 
 __all__ = [

@@ -95,7 +95,7 @@ def play(agent, stepper, calls, seed=0):
         taken.append(np.asarray(actions))
         state, actions = host.step(state, stepper.step(taken[-1]))
     state = host._packing.unpack(state)
-    rows = host._rows.unpack(state.replay.items, axes=1)
+    rows = host.replay.packing.unpack(state.replay.items, axes=1)
     return state._replace(replay=state.replay._replace(items=rows)), np.array(taken)
 
 

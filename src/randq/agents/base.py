@@ -82,6 +82,8 @@ class Agent(abc.ABC):
     condition_every: int
     condition_batch: int
     truncation_terminates: bool
+    n_step: int
+    reward_sign: bool
 
     @abc.abstractmethod
     def init(self, spaces: Spaces, key: Key) -> AgentState:
@@ -144,7 +146,7 @@ class Agent(abc.ABC):
 
     def _check(self) -> None:
         """Check the settings that all algorithms have."""
-        for setting in ("batch_size", "replay_capacity", "updates_per_episode"):
+        for setting in ("batch_size", "replay_capacity", "updates_per_episode", "n_step"):
             whole(setting, getattr(self, setting), at_least=1)
         for setting in ("condition_every", "condition_batch"):
             whole(setting, getattr(self, setting), at_least=1)
@@ -171,6 +173,10 @@ class Agent(abc.ABC):
         too_small = self.batch_size > self.replay_capacity
         takes = f"at most replay_capacity = {self.replay_capacity}"
         require(not too_small, "batch_size", self.batch_size, takes)
+
+    def stored(self, reward: Float[Array, "..."]) -> Float[Array, "..."]:
+        """A reward as it goes to the replay."""
+        return jnp.sign(reward) if self.reward_sign else reward
 
     @property
     def optimiser(self) -> optax.GradientTransformation:

@@ -161,6 +161,10 @@ class DDPG(Agent):
     """Transitions that those take from the replay."""
     truncation_terminates: bool = False
     """Treat a time limit as the end of the world."""
+    n_step: int = 1
+    """Rewards that a target adds up before it bootstraps; more than 1 takes stacks of frames."""
+    reward_sign: bool = False
+    """Learn from the sign of a reward; returns are those of the rewards as they come."""
 
     def __post_init__(self) -> None:
         self._check()
@@ -411,11 +415,10 @@ class DDPG(Agent):
         actions = jax.vmap(state.target_actor)(batch.next_observation)
         members = self._target_members(posterior, state.target, key)
         values = members((batch.next_observation, actions))[..., 0]
-        over_batch = jax.vmap(bootstrapped, in_axes=(0, 0, None, 0))
+        gamma, axis = (self.gamma, None) if batch.discount is None else (batch.discount, 0)
+        over_batch = jax.vmap(bootstrapped, in_axes=(0, 0, axis, 0))
         over_members = jax.vmap(over_batch, in_axes=(None, None, None, 0))
-        return jax.lax.stop_gradient(
-            over_members(batch.reward, batch.terminated, self.gamma, values)
-        )
+        return jax.lax.stop_gradient(over_members(batch.reward, batch.terminated, gamma, values))
 
 
 def _bounds(spaces: Spaces) -> Bounds:

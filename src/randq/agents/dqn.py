@@ -110,6 +110,10 @@ class DQN(Agent):
     """Transitions that an update in closed form takes from the replay."""
     truncation_terminates: bool = False
     """Treat a time limit as the end of the world, as the authors' n-chain did."""
+    n_step: int = 1
+    """Rewards that a target adds up before it bootstraps; more than 1 takes stacks of frames."""
+    reward_sign: bool = False
+    """Learn from the sign of a reward; returns are those of the rewards as they come."""
 
     def __post_init__(self) -> None:
         self._check()
@@ -277,8 +281,9 @@ class DQN(Agent):
         target_members = self._target_members(posterior, target, key)
         values = target_members(batch.next_observation)
         selector = members(batch.next_observation) if self.double else values
-        over_batch = jax.vmap(q_target, in_axes=(0, 0, None, 0, 0))
+        gamma, axis = (self.gamma, None) if batch.discount is None else (batch.discount, 0)
+        over_batch = jax.vmap(q_target, in_axes=(0, 0, axis, 0, 0))
         over_members = jax.vmap(over_batch, in_axes=(None, None, None, 0, 0))
         return jax.lax.stop_gradient(
-            over_members(batch.reward, batch.terminated, self.gamma, values, selector)
+            over_members(batch.reward, batch.terminated, gamma, values, selector)
         )

@@ -87,6 +87,8 @@ class Compiled:
         takes = "a number of steps where episodes differ in length"
         known = self.agent.update_every is not None or self.env.fixed_length
         require(known, "update_every", None, takes)
+        takes = "1 in an environment of this package, which has no stacks of frames"
+        require(self.agent.n_step == 1, "n_step", self.agent.n_step, takes)
 
     @property
     def steps_per_block(self) -> int:
@@ -123,10 +125,11 @@ class Compiled:
         shape: RunState = jax.eval_shape(self._start, jnp.zeros(seeds, jnp.int32))
         return shape
 
-    def check_fits(self, seeds: int) -> None:
-        """Refuse a replay that is larger than the memory of this machine."""
+    def check_fits(self, seeds: int) -> int:
+        """The bytes that the replays take; refused if this machine does not have them."""
         size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(self.shape(seeds).replay))
         replay_fits(size, self.agent.replay_capacity)
+        return size
 
     # For small programs compiling takes longer than running. What runs once is not optimised at
     # all; what runs for long is optimised a little less, which costs no speed that was measured.
@@ -234,7 +237,8 @@ class Compiled:
         ended = result.terminated | result.truncated
         terminated = ended if self.agent.truncation_terminates else result.terminated
         masks = jax.vmap(lambda p, k: p.masks(k, 1)[:, 0])(agent.posterior, keys.mask)
-        item = Transition(state.env, action, result.reward, after, terminated, masks)
+        stored = self.agent.stored(result.reward)
+        item = Transition(state.env, action, stored, after, terminated, masks)
 
         total, length = state.total + result.reward, state.length + 1
         good = ended & jax.vmap(env.good)(state.world, after, total)

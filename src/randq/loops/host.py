@@ -5,7 +5,6 @@ when it is time to, and chooses the next actions. Several environments may step 
 holds a draw of its own. With one environment the keys are those of the compiled loop.
 """
 
-import math
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from randq.envs.gym.stepper import Arrived
 from randq.loops.keys import StepKeys, UpdateKeys, block_keys, run_keys
 from randq.packing import Packing
 from randq.posteriors.base import Function
-from randq.replay.ring import Ring, RingState
+from randq.replay import Replay, ReplayState, replay_for
 from randq.settings import to_json
 from randq.types import (
     Array,
@@ -46,7 +45,7 @@ class HostState(NamedTuple):
     key: Key
     agent: AgentState
     """Its draw, and whether that is stale, are held per environment."""
-    replay: RingState
+    replay: ReplayState
     observation: Shaped[Array, "envs ..."]
     """What was acted on last ..."""
     action: Shaped[Array, "envs ..."]
@@ -60,6 +59,9 @@ class HostState(NamedTuple):
     healthy: Bool[Array, ""]
     """No update went wrong so far; a gradient that is not finite was not applied."""
 
+
+CHUNK = 256
+"""Rows of a replay that are put back at once."""
 
 Packed = list[Array]
 """A state as a program takes it."""
@@ -144,11 +146,10 @@ class Host:
         """A state as `step` takes it."""
         return self._packing.pack(state)
 
-    def check_fits(self) -> None:
-        """Refuse a replay that is larger than the memory of this machine."""
-        replay = jax.eval_shape(self.start, jnp.int32(0)).replay.items
-        size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(replay))
-        replay_fits(size, self.agent.replay_capacity)
+    def check_fits(self) -> int:
+        """The bytes that the replay takes; refused if this machine does not have them."""
+        replay_fits(self.replay.size, self.agent.replay_capacity)
+        return self.replay.size
 
     def step(self, state: Packed, arrived: Arrived) -> tuple[Packed, Array]:
         """Take in what a step led to, learn, and choose actions. The old state is used up.
@@ -169,7 +170,7 @@ class Host:
     @property
     def memory_shape(self) -> Memory:
         """The shapes of what is worth keeping."""
-        return Memory.of(jax.eval_shape(self.start, jnp.int32(0)))
+        return Memory.of(self.shape())
 
     def check(self, packed: Packed) -> None:
         """Raise an error that says what went wrong in learning."""
@@ -182,18 +183,58 @@ class Host:
                 " What was learnt until then is kept."
             )
 
-    @property
-    def ring(self) -> Ring:
-        return Ring(self.agent.replay_capacity, self.num_envs)
+    @cached_property
+    def replay(self) -> Replay:
+        agent = self.agent
+        return replay_for(
+            self.spaces,
+            jax.eval_shape(self._transition),
+            agent.replay_capacity,
+            self.num_envs,
+            agent.n_step,
+            agent.gamma,
+        )
+
+    def shape(self) -> HostState:
+        """The shapes of a state."""
+        shape: HostState = jax.eval_shape(self.start, jnp.int32(0))
+        return shape
+
+    # A large replay is never in memory twice: it comes back into the arrays that are there.
+
+    def put(self, packed: Packed, rows: list[np.ndarray], start: int) -> Packed:
+        """Put rows of the replay back, from this number on. The old state is used up."""
+        for i in range(0, len(rows[0]), CHUNK):
+            part = [_filled(x[i : i + CHUNK], CHUNK) for x in rows]
+            numbers = np.arange(start + i, start + i + CHUNK, dtype=np.int32)
+            numbers[len(rows[0]) - i :] = -1
+            packed = self._put(packed, part, numbers)
+        return packed
+
+    def rebuilt(self, packed: Packed, state: HostState) -> Packed:
+        """A state without the rows of its replay, with those of another, which is used up."""
+        return self._rebuilt(packed, state)
+
+    @cached_property
+    def _put(self) -> Any:
+        def put(packed: Packed, rows: list[Array], numbers: Int32[Array, " rows"]) -> Packed:
+            state = self._packing.unpack(packed)
+            replay = self.replay.put(state.replay, rows, numbers)
+            return self._packing.pack(state._replace(replay=replay))
+
+        return jax.jit(put, donate_argnums=0)
+
+    @cached_property
+    def _rebuilt(self) -> Any:
+        def rebuilt(packed: Packed, state: HostState) -> Packed:
+            items = self._packing.unpack(packed).replay.items
+            return self._packing.pack(state._replace(replay=state.replay._replace(items=items)))
+
+        return jax.jit(rebuilt, donate_argnums=0)
 
     @cached_property
     def _packing(self) -> Packing:
-        return Packing(jax.eval_shape(self.start, jnp.int32(0)))
-
-    @cached_property
-    def _rows(self) -> Packing:
-        """How a transition becomes a row of the replay."""
-        return Packing(jax.eval_shape(self._transition), large=math.inf)
+        return Packing(self.shape())
 
     @cached_property
     def _init(self) -> Any:
@@ -267,7 +308,7 @@ class Host:
         return HostState(
             key=keys.run,
             agent=agent,
-            replay=self.ring.init(self._rows.pack(item)),
+            replay=self.replay.init(),
             observation=per_env(item.observation),
             action=per_env(item.action),
             masks=per_env(item.masks),
@@ -287,13 +328,14 @@ class Host:
 
     def _store(self, state: HostState, arrived: Arrived) -> tuple[HostState, AgentState]:
         """Keep the last transitions; also gives the agent as it was before them."""
-        _, final, reward, terminated, truncated, taken = arrived
+        _, final, reward, terminated, truncated, taken, stops = arrived
         ended = (terminated | truncated) & taken
-        stored = ended if self.agent.truncation_terminates else terminated
-        item = Transition(state.observation, state.action, reward, final, stored, state.masks)
+        last = (ended if self.agent.truncation_terminates else terminated) | stops
+        reward = self.agent.stored(reward)
+        item = Transition(state.observation, state.action, reward, final, last, state.masks)
         before = state.agent
         state = state._replace(
-            replay=self.ring.add_some(state.replay, self._rows.pack(item, axes=1), taken),
+            replay=self.replay.add(state.replay, item, taken, ended),
             agent=self.agent.stepped(before, ended, taken),
             largest_reward=jnp.maximum(state.largest_reward, jnp.max(jnp.abs(reward))),
         )
@@ -373,8 +415,8 @@ class Host:
     def _per_env(self, key: Key) -> Shaped[Array, " envs"]:
         return key[None] if self.num_envs == 1 else jax.random.split(key, self.num_envs)
 
-    def _sample(self, replay: RingState, key: Key, count: int) -> Transition:
-        items: Transition = self._rows.unpack(self.ring.sample(replay, key, count), axes=1)
+    def _sample(self, replay: ReplayState, key: Key, count: int) -> Transition:
+        items = self.replay.sample(replay, key, count)
         return items._replace(
             observation=self.encode(items.observation),
             next_observation=self.encode(items.next_observation),
@@ -391,6 +433,13 @@ def _axes(agent: AgentState) -> AgentState:
     """Which parts of an agent's state are held per environment, as `jax.vmap` wants to know it."""
     nothing = agent._replace(**dict.fromkeys(agent._fields))
     return nothing._replace(draw=0, stale=0)
+
+
+def _filled(rows: np.ndarray, count: int) -> np.ndarray:
+    """Rows with zeros after them, so that there are so many."""
+    filled = np.zeros((count, *rows.shape[1:]), rows.dtype)
+    filled[: len(rows)] = rows
+    return filled
 
 
 def _copied(tree: PyTree) -> PyTree:

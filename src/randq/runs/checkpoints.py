@@ -7,7 +7,7 @@ segment is deleted when no checkpoint needs it any more.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +75,11 @@ class Segments:
             path = self._path(start, start + len(rows[0]))
             storage.save(path, list(rows), {"start": start, "end": start + len(rows[0])})
 
-    def read(self, start: int, end: int, like: Sequence[Any]) -> list[tuple[int, list[np.ndarray]]]:
+    def read(
+        self, start: int, end: int, like: Sequence[Any]
+    ) -> Iterator[tuple[int, list[np.ndarray]]]:
         """The rows from `start` to `end`, in stretches that begin at the numbers given."""
-        found, at = [], start
+        at = start
         for first, last in self._stretches():
             if last <= at or first >= end:
                 continue
@@ -88,11 +90,10 @@ class Segments:
                 raise StorageError(f"{path}: holds other transitions")
             shapes = [jax.ShapeDtypeStruct((count, *x.shape), x.dtype) for x in like]
             rows = storage.load(path, with_zeros(shapes))
-            found.append((at, [x[at - first : min(last, end) - first] for x in rows]))
+            yield at, [x[at - first : min(last, end) - first] for x in rows]
             at = min(last, end)
         if at < end:
             raise StorageError(f"{self._folder}: lacks the transitions from {at} to {end}")
-        return found
 
     def prune(self, before: int) -> None:
         """Delete what holds nothing but rows before this number."""

@@ -1,5 +1,6 @@
 """A run of the host loop that is kept: one seed in an environment of Gymnasium."""
 
+import hashlib
 import json
 import time
 from collections import deque
@@ -15,7 +16,6 @@ import numpy as np
 from randq.envs.gym.stepper import Position, Stepper
 from randq.loops.host import Host, HostState
 from randq.loops.session import Evaluation, Session, play
-from randq.replay.ring import RingState
 from randq.runs.checkpoints import Checkpoints, Segments, with_zeros
 from randq.runs.directory import AGENT, RESULT, RunDirectory
 from randq.runs.interrupts import Asked, InterruptedRunError
@@ -180,13 +180,13 @@ class GymRun:
 
     def _save_checkpoint(self) -> None:
         state, counts = self._state, self.counts
-        written, slots = int(state.replay.written), self._host.ring.slots
-        oldest = max(0, written - self._host.ring.capacity)
+        replay = self._host.replay
+        oldest, end = replay.span(state.replay)
         first = max(self._kept, oldest)
-        self._segments.add(first, self._rows(state, first, written))
-        position = self._session.stepper.position
-        actions = self._no_actions if position is None else position.actions
-        tree = {"state": _without_replay(state), "actions": actions}
+        for start, rows in replay.rows(state.replay, first, end):
+            self._segments.add(start, rows)
+        position = _plain(self._session.stepper.position)
+        tree = {"state": _without_rows(state), "position": position.data}
         header = {
             "counts": {
                 "steps": counts.steps,
@@ -196,19 +196,19 @@ class GymRun:
                 "evaluation": counts.evaluation,
                 "inexact": counts.inexact,
             },
-            "written": written,
-            "slots": slots,
-            "position": _plain(position),
-            "actions": len(actions),
+            "span": [oldest, end],
+            "slots": replay.slots,
+            "begun": position.begun,
+            "position": {"shape": position.data.shape, "dtype": position.data.dtype.name},
             "tally": self._session.tally.totals.tolist(),
             "sizes": self._directory.sync(),
         }
         self._checkpoints.save(counts.steps, tree, header)
-        self._kept = written
+        self._kept = end
         self._checkpoints.prune()
         kept = self._checkpoints.steps[-1]
         if kept != counts.steps:
-            oldest = int(self._checkpoints.header(kept)["written"]) - self._host.ring.capacity
+            oldest, _ = self._checkpoints.header(kept)["span"]
         self._segments.prune(before=oldest)
 
     def _restore(self) -> dict[str, int] | None:
@@ -229,76 +229,61 @@ class GymRun:
 
     def _load(self, step: int) -> dict[str, int]:
         header = self._checkpoints.header(step)
-        like: HostState = jax.eval_shape(self._host.start, jnp.int32(0))
-        none = self._no_actions
-        count = jax.ShapeDtypeStruct((int(header["actions"]), *none.shape[1:]), none.dtype)
+        like, replay, session = self._host.shape(), self._host.replay, self._session
+        position = header["position"]
+        data = jax.ShapeDtypeStruct(tuple(map(int, position["shape"])), np.dtype(position["dtype"]))
         tree = self._checkpoints.load(
-            step, {"state": _without_replay(like), "actions": with_zeros(count)}
+            step, {"state": _without_rows(like), "position": with_zeros(data)}
         )
-        written, ring = int(header["written"]), self._host.ring
-        if written < 0 or int(header["slots"]) != ring.slots:
+        state: HostState = tree["state"]
+        span = replay.span(state.replay)
+        if list(span) != header["span"] or int(header["slots"]) != replay.slots:
             raise StorageError("its replay is of another size")
         if header["counts"]["steps"] != step:
             raise StorageError("it is of another step")
-        items = [np.zeros(x.shape, x.dtype) for x in like.replay.items]
-        rows = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in like.replay.items]
-        first = max(0, written - ring.capacity)
-        for start, stretch in self._segments.read(first, written, rows):
-            at = np.arange(start, start + len(stretch[0])) % ring.slots
-            for item, new in zip(items, stretch, strict=True):
-                item[at] = new
-        replay = RingState([jnp.asarray(x) for x in items], jnp.int32(written))
-        state = tree["state"]._replace(replay=replay)
+        for start, rows in self._segments.read(*span, replay.row):
+            session.state = self._host.put(session.state, rows, start)
         counts = header["counts"]
         last = deque(((float(a), int(b)) for a, b in counts["last"]), maxlen=LAST)
         self.counts = Counts(**{**counts, "last": last})
-        self._kept = written
-        self._session.state = self._host.packed(state)
-        self._return_to(header, tree["actions"], state)
+        self._kept = span[1]
+        session.state = self._host.rebuilt(session.state, state)
+        self._return_to(Position(header["begun"], tree["position"]), header["tally"], state)
         return {name: int(size) for name, size in header["sizes"].items()}
 
-    def _return_to(self, header: dict[str, Any], actions: np.ndarray, state: HostState) -> None:
+    def _return_to(self, position: Position, tally: list[Any], state: HostState) -> None:
         """Bring the environment to where it was, or begin an episode and say so."""
-        session, begun = self._session, header["position"]
-        if begun is not None:
-            position = Position(int(begun["seed"]), begun["rng"], actions)
-            if session.stepper.return_to(position, np.asarray(state.observation)):
-                session.tally.totals[:] = header["tally"]
-                session.actions = np.asarray(state.action)
-                return
+        session = self._session
+        known = position.begun is not None or len(position.data) > 0
+        if known and session.stepper.return_to(position, np.asarray(state.observation)):
+            session.tally.totals[:] = tally
+            session.actions = np.asarray(state.action)
+            return
         self.counts.inexact.append(self.counts.steps)
         self._warn(
             f"step {self.counts.steps}: the environment cannot be brought back to where it was;"
             " its episode begins anew, so the run is not the same as one without a break"
         )
 
-    @property
-    def _no_actions(self) -> np.ndarray:
-        """As many as none, to know their shape and type by."""
-        return np.asarray(self._host.spaces.an_action())[None][:0]
-
-    def _rows(self, state: HostState, first: int, end: int) -> list[np.ndarray]:
-        at = np.arange(first, end) % self._host.ring.slots
-        return [np.asarray(x)[at] for x in state.replay.items]
-
     def _logical(self, state: HostState) -> Any:
-        """The state with its replay in order, without what can no longer be sampled."""
-        written = int(state.replay.written)
-        rows = self._rows(state, max(0, written - self._host.ring.capacity), written)
-        return state._replace(replay=RingState(rows, state.replay.written))
+        """The state with a checksum of the rows of its replay that matter, in order."""
+        replay, digest = self._host.replay, hashlib.sha256()
+        for _, rows in replay.rows(state.replay, *replay.span(state.replay)):
+            for array in rows:
+                digest.update(array.tobytes())
+        found = np.frombuffer(digest.digest(), np.uint8)
+        return state._replace(replay=state.replay._replace(items=found))
 
 
-def _without_replay(state: HostState) -> HostState:
-    return state._replace(replay=None)  # type: ignore[arg-type]
+def _without_rows(state: HostState) -> HostState:
+    return state._replace(replay=state.replay._replace(items=None))
 
 
-def _plain(position: Position | None) -> dict[str, Any] | None:
-    """As JSON has it; None if it cannot have it."""
-    if position is None:
-        return None
-    begun = {"seed": position.seed, "rng": position.rng}
+def _plain(position: Position | None) -> Position:
+    """What can be written down of a position; without any data if there is no way back to it."""
+    nowhere = Position(None, np.zeros(0, np.uint8))
     try:
-        json.dumps(begun)
+        json.dumps(None if position is None else position.begun)
     except (TypeError, ValueError):  # a generator whose state is more than numbers and words
-        return None
-    return begun
+        return nowhere
+    return nowhere if position is None else position

@@ -64,9 +64,9 @@ class CompiledPlan:
     def env_name(self) -> str:
         return next(name for name, cls in ENVIRONMENTS.items() if cls is type(self.env))
 
-    def check_fits(self) -> None:
-        """Refuse what this machine cannot hold."""
-        Compiled(self.agent, self.env).check_fits(self.seeds)
+    def check_fits(self) -> int:
+        """The bytes that its replays take; refused if this machine cannot hold them."""
+        return Compiled(self.agent, self.env).check_fits(self.seeds)
 
     @property
     def resolved(self) -> "CompiledPlan":
@@ -124,11 +124,12 @@ class GymPlan:
     def env_name(self) -> str:
         return self.env
 
-    def check_fits(self) -> None:
-        """Refuse an environment that the agent cannot play, and what this machine cannot hold."""
+    def check_fits(self) -> int:
+        """The bytes that its replay takes; refused if this machine cannot hold them, or the agent
+        cannot play the environment."""
         env = self.make_env()
         try:
-            Host(self.agent, Stepper(env).spaces).check_fits()
+            return Host(self.agent, Stepper(env).spaces).check_fits()
         finally:
             env.close()
 

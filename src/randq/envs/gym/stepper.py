@@ -1,12 +1,20 @@
 """Any Gymnasium environment, single or vector, as the host loop sees it: a vector, and checked."""
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import (
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorObservationWrapper,
+    VectorWrapper,
+)
+from gymnasium.wrappers import FrameStackObservation, OrderEnforcing, PassiveEnvChecker
 
 from randq.config import require
 from randq.envs.base import flat_bound
@@ -34,17 +42,18 @@ class Arrived(NamedTuple):
     truncated: Any
     taken: Any
     """Whether the action was taken; not where an environment only reset itself."""
+    stops: Any
+    """Whether there is nothing to bootstrap from although the episode goes on: a life was lost."""
 
 
 class Position(NamedTuple):
     """How to get to a place in an episode."""
 
-    seed: int
-    """What the environment was seeded with before."""
-    rng: Any
-    """State of its random generator before the episode, as JSON has it; None if just seeded."""
-    actions: np.ndarray
-    """What was done in the episode."""
+    begun: dict[str, Any] | None
+    """How the episode began, as JSON has it: the `seed` that the environment had before, and the
+    state `rng` of its random generator then, which is None if it was just seeded ..."""
+    data: np.ndarray
+    """... and what was done in it since. If `begun` is None, what the environment saved itself."""
 
 
 def spaces_of(observation: spaces.Space[Any], action: spaces.Space[Any]) -> Spaces:
@@ -113,7 +122,8 @@ class Stepper:
         self.action_space: spaces.Space[Any] = (
             env.single_action_space if isinstance(env, VectorEnv) else env.action_space
         )
-        self.spaces = spaces_of(self.observation_space, self.action_space)
+        found = spaces_of(self.observation_space, self.action_space)
+        self.spaces = replace(found, stack=_stack(env))
         self.num_envs = env.num_envs if isinstance(env, VectorEnv) else 1
         self._autoreset = AutoresetMode.SAME_STEP
         if isinstance(env, VectorEnv):
@@ -125,13 +135,16 @@ class Stepper:
         self._floating = self._dtype == np.float32
         self._shape = self.spaces.observation_shape
         self._all = np.ones(self.num_envs, bool)
+        self._none = np.zeros(self.num_envs, bool)
+        self._seen: np.ndarray | None = None
+        """What was seen last, if observations are stacks of frames."""
         self._resetting = ~self._all
         """Where the next step only resets."""
         self.steps = 0
         """Steps of each environment so far."""
         self._seed: int | None = None
         """What the environment was seeded with last."""
-        self._begun: tuple[int, Any] | None = None
+        self._begun: dict[str, Any] | None = None
         """How the episode began; None where that is not known."""
         self._taken: list[np.ndarray] = []
         """What was done in it since."""
@@ -141,9 +154,8 @@ class Stepper:
         self._same_spaces()
         observation = self._begin(seed)
         self._resetting = ~self._all
-        nothing = np.zeros(self.num_envs, np.float32)
-        no = ~self._all
-        return Arrived(observation, observation, nothing, no, no, no)
+        nothing, no = np.zeros(self.num_envs, np.float32), self._none
+        return self._in_order(Arrived(observation, observation, nothing, no, no, no, no))
 
     def step(self, actions: np.ndarray) -> Arrived:
         """Take an action in each environment: counted from 0, or as many numbers as it is."""
@@ -165,42 +177,73 @@ class Stepper:
                 observation = self._checked(self.env.reset(options=options)[0])
         if self._autoreset is AutoresetMode.NEXT_STEP:
             self._resetting = ended
-        return Arrived(observation, final, reward, terminated, truncated, taken)
+        stops = np.asarray(info.get("life_lost", self._none), bool) & taken
+        return self._in_order(
+            Arrived(observation, final, reward, terminated, truncated, taken, stops)
+        )
 
     def _begin(self, seed: int | None) -> np.ndarray:
         self._seed = seed if seed is not None else self._seed
         self._begun, self._taken = None, []
         if not self._vector and self._seed is not None:
             rng = None if seed is not None else _rng(self.env.unwrapped)
-            self._begun = self._seed, rng
+            self._begun = {"seed": self._seed, "rng": rng}
         return self._checked(self.env.reset(seed=seed)[0])
 
     @property
     def position(self) -> Position | None:
         """How to get back to where the environment is; None if there is no way."""
+        if self._saves:
+            return Position(None, np.asarray(self._inner.save()))
         if self._begun is None:
             return None
         none = np.asarray(self.spaces.an_action())[None][:0]
-        return Position(*self._begun, np.concatenate([none, *self._taken]))
+        return Position(self._begun, np.concatenate([none, *self._taken]))
+
+    @property
+    def _inner(self) -> Any:
+        return self.env.unwrapped
+
+    @property
+    def _saves(self) -> bool:
+        """Whether the environment can save all that it is, which no wrapper has a part of."""
+        env: Any = self.env
+        while isinstance(env, OrderEnforcing | PassiveEnvChecker):
+            env = env.env
+        return env is self._inner and hasattr(env, "save") and hasattr(env, "restore")
 
     def return_to(self, position: Position, observation: np.ndarray) -> bool:
-        """Play the episode again up to where it was; whether that led to the same observation.
+        """Bring the environment back; whether that led to the same observation.
 
-        This is exact for an environment whose episodes depend on nothing but its random generator:
-        `np_random`, as Gymnasium asks for, or else what it offers as `rng_state`.
+        An environment with the methods `save`, which gives an array of bytes, and `restore`, which
+        takes it and gives the observation, does that itself. Otherwise its episode is played again
+        up to where it was. That is exact for an environment whose episodes depend on nothing but
+        its random generator: `np_random`, as Gymnasium asks for, or else what it offers as
+        `rng_state`.
         """
-        seen = self._begin(position.seed)
-        if position.rng is not None:
+        failed = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+        self._seen, begun = None, position.begun
+        if begun is None:
+            self._begin(None)
             try:
-                _set_rng(self.env.unwrapped, position.rng)
-            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-                return False  # it has another generator now
-            seen = self._begin(None)
-        for i in range(len(position.actions)):
-            arrived = self._play(position.actions[i : i + 1])
-            seen = arrived.observation
-            if arrived.terminated[0] or arrived.truncated[0]:
-                return False
+                raw = self._inner.restore(position.data)
+            except failed:
+                return False  # it saves itself in another way now
+            seen = self._checked(raw)
+        else:
+            seen = self._begin(int(begun["seed"]))
+            if begun["rng"] is not None:
+                try:
+                    _set_rng(self.env.unwrapped, begun["rng"])
+                except failed:
+                    return False  # it has another generator now
+                seen = self._begin(None)
+            for i in range(len(position.data)):
+                arrived = self._play(position.data[i : i + 1])
+                seen = arrived.observation
+                if arrived.terminated[0] or arrived.truncated[0]:
+                    return False
+        self._seen = seen if self.spaces.stack else None
         return np.array_equal(seen, observation)
 
     def _for_env(self, actions: np.ndarray) -> Any:
@@ -219,13 +262,33 @@ class Stepper:
         return self._step_one(self._for_env(actions)[0])
 
     def _step_one(self, action: Any) -> Arrived:
-        raw, reward, terminated, truncated, _ = self.env.step(action)
+        raw, reward, terminated, truncated, info = self.env.step(action)
         observation = final = self._checked(raw)
         if terminated or truncated:
             self._same_spaces()
             observation = self._begin(None)
         ends = YES if terminated else NO, YES if truncated else NO
-        return Arrived(observation, final, self._rewards(reward), *ends, YES)
+        stops = YES if info.get("life_lost") else NO
+        return self._in_order(Arrived(observation, final, self._rewards(reward), *ends, YES, stops))
+
+    def _in_order(self, arrived: Arrived) -> Arrived:
+        """The same, if stacks of frames are what they should be: a replay relies on it."""
+        if not self.spaces.stack:
+            return arrived
+        taken, ended = arrived.taken, arrived.terminated | arrived.truncated
+        seen, before, after = arrived.observation, self._seen, arrived.final
+        if before is not None and not np.array_equal(after[taken, :-1], before[taken, 1:]):
+            raise self._error("older frames that are not those before", self._in_a_stack)
+        # Where an environment resets itself with the next step, the end is what is seen until then.
+        began = ~taken if self._autoreset is AutoresetMode.NEXT_STEP else ~taken | ended
+        if began.any() and not (seen[began, :-1] == seen[began, -1:]).all():
+            raise self._error("a first stack of different frames", self._in_a_stack)
+        self._seen = seen
+        return arrived
+
+    @property
+    def _in_a_stack(self) -> str:
+        return f"it has stacks of {self.spaces.stack} frames, the newest last, the first repeated"
 
     def _finals(self, info: dict[str, Any], observation: np.ndarray, ended: np.ndarray) -> Any:
         if "final_obs" not in info:
@@ -297,3 +360,22 @@ def _set_rng(env: Any, state: Any) -> None:
         env.rng_state = state
     else:
         env.np_random.bit_generator.state = state
+
+
+def _stack(env: GymEnv) -> int:
+    """How many frames an observation is a stack of; 0 if it is none.
+
+    An environment says so itself, with an attribute `frame_stack` of what is inside all wrappers,
+    or it is in Gymnasium's own wrapper, with the first frame repeated.
+    """
+    inner: Any = env
+    while isinstance(inner, gymnasium.Wrapper | VectorWrapper):
+        if isinstance(inner, FrameStackObservation):
+            return inner.stack_size if inner.padding_type == "reset" else 0
+        if isinstance(inner, gymnasium.ObservationWrapper | VectorObservationWrapper):
+            return 0
+        inner = inner.env
+    if isinstance(inner, SyncVectorEnv) and not hasattr(inner, "frame_stack"):
+        stacks = {_stack(each) for each in inner.envs}
+        return stacks.pop() if len(stacks) == 1 else 0
+    return int(getattr(inner, "frame_stack", 0))
