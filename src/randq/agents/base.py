@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from randq import threefry
 from randq.config import floating, number, one_of, require, whole, within
 from randq.posteriors.base import Family, Function, Members, Posterior, learnt
 from randq.targets import LOSSES
@@ -204,7 +205,7 @@ class Agent(abc.ABC):
         have in an update with this key."""
         noise = None
         if key is not None and self.target_noise != "mean":
-            noise = key if self.target_noise == "same" else jax.random.fold_in(key, 1)
+            noise = key if self.target_noise == "same" else threefry.fold_in(key, 1)
         return eqx.combine(target, learnt(posterior)[1]).members(noise)
 
     def _total(

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
+from randq import threefry
 from randq.actor_critic import Actor, Bounds, Critic, Statistics
 from randq.agents.base import Agent, Loss, Metrics, Precision, Spread, TargetNoise, adam
 from randq.config import number, require
@@ -185,7 +186,7 @@ class DDPG(Agent):
 
     def init(self, spaces: Spaces, key: Key) -> DDPGState:
         """A new agent."""
-        actor_key, critic_key, noise_key = jax.random.split(key, 3)
+        actor_key, critic_key, noise_key = threefry.split(key, 3)
         bounds, size = _bounds(spaces), spaces.categories or math.prod(spaces.observation_shape)
         vector = len(spaces.observation_shape) < 3
         shape = spaces.observation_shape
@@ -240,7 +241,7 @@ class DDPG(Agent):
 
     def refresh(self, state: DDPGState, key: Key) -> DDPGState:
         """Move the noise on, and replace what is held at the start of an episode."""
-        noise_key, actor_key = jax.random.split(key)
+        noise_key, actor_key = threefry.split(key)
         begins, held = state.draw.begins, state.draw
         fresh = held
         if self.parameter_noise is not None:
@@ -270,7 +271,7 @@ class DDPG(Agent):
         if self.random_steps == 0:
             return action
         bounds = state.actor.bounds
-        unit = jax.random.uniform(key, action.shape, jnp.float32, -1.0, 1.0)
+        unit = threefry.uniform(key, action.shape, jnp.float32, -1.0, 1.0)
         random = bounds.within(bounds.action(unit))
         return jnp.where(state.steps < self.random_steps, random, action)
 
@@ -354,7 +355,7 @@ class DDPG(Agent):
             return state
         assert state.noise_std is not None
         assert state.noise_key is not None
-        key = jax.random.fold_in(state.noise_key, state.updates)
+        key = threefry.fold_in(state.noise_key, state.updates)
         perturbed = self.parameter_noise.perturbed(state.actor, state.noise_std, key)
         moved = jax.vmap(lambda x: perturbed.unit(x) - state.actor.unit(x))(batch.observation)
         distance = jnp.sqrt(jnp.mean(moved**2))
@@ -379,7 +380,7 @@ class DDPG(Agent):
     def spread(self, state: DDPGState, observations: PyTree, key: Key, draws: int = 10) -> Spread:
         """How far draws of the critic differ about the actor's actions."""
         pairs = jax.vmap(lambda x: self.query(state, x, None))(observations)
-        keys = jax.random.split(key, draws)
+        keys = threefry.split(key, draws)
         values = jax.lax.map(lambda key: jax.vmap(state.posterior.sample(key).network)(pairs), keys)
         # Counted from the first draw: where draws are equal, it is 0 and not a rounding error.
         q_std = jnp.mean(jnp.std(values - values[:1], axis=0))

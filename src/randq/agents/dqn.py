@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
+from randq import threefry
 from randq.agents.base import Agent, Loss, Metrics, Precision, Spread, TargetNoise
 from randq.config import require, whole
 from randq.exploration import Epsilon
@@ -176,7 +177,7 @@ class DQN(Agent):
         if self.epsilon is not None:
             chance = self.epsilon(state.steps, state.episodes)
         chance = jnp.where(state.steps < self.random_steps, 1.0, chance)
-        coin, choice = jax.random.uniform(key, (2,), jnp.float32)
+        coin, choice = threefry.uniform(key, (2,), jnp.float32, 0.0, 1.0)
         random = jnp.floor(choice * values.size).astype(jnp.int32)
         return jnp.where(coin < chance, random, action)
 
@@ -250,7 +251,7 @@ class DQN(Agent):
 
     def spread(self, state: DQNState, observations: PyTree, key: Key, draws: int = 10) -> Spread:
         """How far draws of the posterior differ for a batch of observations."""
-        keys = jax.random.split(key, draws)
+        keys = threefry.split(key, draws)
         values = jax.lax.map(
             lambda key: jax.vmap(state.posterior.sample(key).network)(observations), keys
         )

@@ -4,11 +4,10 @@ import dataclasses
 import math
 from typing import NamedTuple, final
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from randq import config
+from randq import config, threefry
 from randq.envs.base import Control, Step
 from randq.types import Array, Bool, Float32, Int32, Key
 
@@ -41,7 +40,7 @@ class Acrobot(Control[AcrobotState]):
         return jnp.stack([cos(first), sin(first), cos(second), sin(second), *velocities])
 
     def reset(self, world: tuple[()], key: Key) -> tuple[AcrobotState, Float32[Array, "6"]]:
-        links = jax.random.uniform(key, (4,), jnp.float32, -0.1, 0.1)
+        links = threefry.uniform(key, (4,), jnp.float32, -0.1, 0.1)
         state = AcrobotState(links, jnp.zeros((), jnp.int32))
         return state, self.observe(state)
 

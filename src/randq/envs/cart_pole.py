@@ -4,11 +4,10 @@ import dataclasses
 import math
 from typing import NamedTuple, final
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from randq import config
+from randq import config, threefry
 from randq.envs.base import Control, Step
 from randq.types import Array, Bool, Float32, Int32, Key
 
@@ -43,7 +42,7 @@ class CartPole(Control[PoleState]):
         return jnp.stack(state[:4])
 
     def reset(self, world: tuple[()], key: Key) -> tuple[PoleState, Float32[Array, "4"]]:
-        x, x_dot, theta, theta_dot = jax.random.uniform(key, (4,), jnp.float32, -0.05, 0.05)
+        x, x_dot, theta, theta_dot = threefry.uniform(key, (4,), jnp.float32, -0.05, 0.05)
         state = PoleState(x, x_dot, theta, theta_dot, jnp.zeros((), jnp.int32))
         return state, self.observe(state)
 

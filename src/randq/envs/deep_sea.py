@@ -6,7 +6,7 @@ from typing import NamedTuple, final
 import jax
 import jax.numpy as jnp
 
-from randq import config
+from randq import config, threefry
 from randq.envs.base import Environment, Step, check_mapping_seed, random_action_map
 from randq.types import Array, Bool, Float32, Int32, Key, OneHot
 
@@ -74,7 +74,7 @@ class DeepSea(Environment[Array, DeepSeaState]):
         """The luck of one step: whether "right" moves, and the noise of the end rewards."""
         if self.deterministic:
             return jnp.ones((), bool), jnp.zeros((), jnp.float32)
-        move_key, noise_key = jax.random.split(key)
+        move_key, noise_key = threefry.split(key)
         moves = jax.random.uniform(move_key, dtype=jnp.float32) > 1 / self.size
         return moves, jax.random.normal(noise_key, dtype=jnp.float32)
 

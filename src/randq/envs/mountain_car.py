@@ -3,11 +3,10 @@
 import dataclasses
 from typing import NamedTuple, final
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from randq import config
+from randq import config, threefry
 from randq.envs.base import Control, Step
 from randq.types import Array, Bool, Float32, Int32, Key
 
@@ -46,7 +45,7 @@ class MountainCar(Control[CarState]):
         return jnp.stack([state.position, state.velocity])
 
     def reset(self, world: tuple[()], key: Key) -> tuple[CarState, Float32[Array, "2"]]:
-        position = jax.random.uniform(key, (), jnp.float32, -0.6, -0.4)
+        position = threefry.uniform(key, (), jnp.float32, -0.6, -0.4)
         state = CarState(position, jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
         return state, self.observe(state)
 

@@ -3,11 +3,10 @@
 import dataclasses
 from typing import final
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from randq import config
+from randq import config, threefry
 from randq.envs.base import Control, Step
 from randq.envs.mountain_car import FASTEST, GRAVITY, LEFTMOST, RIGHTMOST, CarState
 from randq.types import Array, Bool, Float32, Key
@@ -34,7 +33,7 @@ class MountainCarContinuous(Control[CarState]):
         return jnp.stack([state.position, state.velocity])
 
     def reset(self, world: tuple[()], key: Key) -> tuple[CarState, Float32[Array, "2"]]:
-        position = jax.random.uniform(key, (), jnp.float32, -0.6, -0.4)
+        position = threefry.uniform(key, (), jnp.float32, -0.6, -0.4)
         state = CarState(position, jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
         return state, self.observe(state)
 

@@ -4,11 +4,10 @@ import dataclasses
 import math
 from typing import NamedTuple, final
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from randq import config
+from randq import config, threefry
 from randq.envs.base import Control, Step
 from randq.types import Array, Float32, Int32, Key
 
@@ -42,7 +41,7 @@ class Pendulum(Control[PendulumState]):
         return jnp.stack([jnp.cos(state.theta), jnp.sin(state.theta), state.theta_dot])
 
     def reset(self, world: tuple[()], key: Key) -> tuple[PendulumState, Float32[Array, "3"]]:
-        theta, theta_dot = jax.random.uniform(key, (2,), jnp.float32, -1.0, 1.0)
+        theta, theta_dot = threefry.uniform(key, (2,), jnp.float32, -1.0, 1.0)
         state = PendulumState(math.pi * theta, theta_dot, jnp.zeros((), jnp.int32))
         return state, self.observe(state)
 

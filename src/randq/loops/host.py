@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from randq import storage
+from randq import storage, threefry
 from randq.agents import LOOK, Agent, AgentState, Metrics, Spread
 from randq.config import replay_fits, whole
 from randq.envs.gym.stepper import Arrived
@@ -92,7 +92,7 @@ class Memory(NamedTuple):
         state = self.agent._replace(
             draw=jax.tree.map(lambda x: x[0], self.agent.draw), stale=self.agent.stale[0]
         )
-        return agent.explorer(agent.refresh(state, jax.random.fold_in(self.key, self.calls)))
+        return agent.explorer(agent.refresh(state, threefry.fold_in(self.key, self.calls)))
 
 
 class Vitals(NamedTuple):
@@ -270,7 +270,7 @@ class Host:
         def spread(packed: Packed) -> Spread:
             state = self._packing.unpack(packed)
             # Keys of its own, so that to look changes nothing.
-            sample_key, key = jax.random.split(jax.random.fold_in(state.key, -1 - state.calls))
+            sample_key, key = threefry.split(threefry.fold_in(state.key, -1 - state.calls))
             seen = self._sample(state.replay, sample_key, LOOK).observation
             return self.agent.spread(state.agent, seen, key)
 
@@ -312,7 +312,7 @@ class Host:
             observation=per_env(item.observation),
             action=per_env(item.action),
             masks=per_env(item.masks),
-            update_keys=UpdateKeys(*jax.random.split(keys.run, len(UpdateKeys._fields))),
+            update_keys=UpdateKeys(*threefry.split(keys.run, len(UpdateKeys._fields))),
             calls=jnp.zeros((), jnp.int32),
             largest_reward=jnp.zeros((), jnp.float32),
             metrics=Metrics(*[none] * len(Metrics._fields)),
@@ -366,7 +366,7 @@ class Host:
     def _update(self, state: HostState, i: Int32[Array, ""] | int, learner: Learner) -> Learner:
         keys = state.update_keys
         if not self._at_most_one_update:
-            keys = UpdateKeys(*(jax.random.fold_in(key, i) for key in keys))
+            keys = UpdateKeys(*(threefry.fold_in(key, i) for key in keys))
         batch = self._sample(state.replay, keys.sample, self.agent.batch_size)
         agent, metrics = self.agent.update(learner.agent, batch, keys.learn)
         agent = jax.lax.cond(
@@ -413,7 +413,7 @@ class Host:
         return state, action
 
     def _per_env(self, key: Key) -> Shaped[Array, " envs"]:
-        return key[None] if self.num_envs == 1 else jax.random.split(key, self.num_envs)
+        return key[None] if self.num_envs == 1 else threefry.split(key, self.num_envs)
 
     def _sample(self, replay: ReplayState, key: Key, count: int) -> Transition:
         items = self.replay.sample(replay, key, count)

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from randq import threefry
 from randq.config import one_of, require, whole, within
 from randq.networks import Conv2d, Network, is_layer
 from randq.posteriors.base import (
@@ -46,10 +47,10 @@ class Bootstrap(Family):
         within("prior_scale", self.prior_scale, 0.0, 1e6)
 
     def build(self, init: Init, key: Key) -> "BootstrapPosterior":
-        shared_key, heads_key, prior_key = jax.random.split(key, 3)
+        shared_key, heads_key, prior_key = threefry.split(key, 3)
 
         def stacked(k: Key) -> Network:
-            return eqx.filter_vmap(init)(jax.random.split(k, self.heads))
+            return eqx.filter_vmap(init)(threefry.split(k, self.heads))
 
         own, _ = self._split(stacked(heads_key))
         _, shared = self._split(init(shared_key))

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from randq import threefry
 from randq.config import one_of, require
 from randq.networks import Layer, Linear, Network, is_layer
 from randq.noise import Supply, normals
@@ -115,7 +116,7 @@ class Layerwise(Posterior):
         if key is None:
             return OneNetwork(network=self.mean(), cost=zero_cost(self.network))
         if self.noise == "example":
-            cost_key, noise_key = jax.random.split(key)
+            cost_key, noise_key = threefry.split(key)
             cost = self.sample(cost_key).cost
             return _PerExample(network=self.network, key=noise_key, cost=cost)
         draw = self.sample(key)
@@ -142,7 +143,7 @@ class _PerExample(Members):
 
     def __call__(self, xs: Batch) -> Float[Array, "members batch out"]:
         def one(key: Key, x: Any) -> Float[Array, " out"]:
-            keys = iter(jax.random.split(key, len(jax.tree.leaves(self.network))))
+            keys = iter(threefry.split(key, len(jax.tree.leaves(self.network))))
             noisy = jax.tree.map(
                 lambda node: node.sample_outputs(next(keys)) if _is_random(node) else node,
                 self.network,
@@ -151,7 +152,7 @@ class _PerExample(Members):
             return noisy(x)
 
         batch = jax.tree.leaves(xs)[0].shape[0]
-        return jax.vmap(one)(jax.random.split(self.key, batch), xs)[None]
+        return jax.vmap(one)(threefry.split(self.key, batch), xs)[None]
 
 
 def randomise(network: Network, layers: Layers, make: Callable[[Layer], LayerPosterior]) -> Network:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, get_args
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 
+from randq import threefry
 from randq.config import number, one_of, whole, within
 from randq.flows import Flow, Masks
 from randq.networks import Conv2d, Layer, Linear
@@ -67,7 +67,7 @@ class MNF(Family):
         one_of("noise", self.noise, get_args(NoiseScope))
 
     def build(self, init: Init, key: Key) -> Layerwise:
-        network_key, flows_key = jax.random.split(key)
+        network_key, flows_key = threefry.split(key)
         network = init(network_key)
         network = uniforms(
             lambda supply: randomise(network, self.layers, lambda x: self._layer(x, supply)),
@@ -172,7 +172,7 @@ class MNFLayer(LocalLayerPosterior):
         return self._scaled(z)
 
     def sample_outputs(self, key: Key) -> NoisyOutputs:
-        z_key, output_key = jax.random.split(key)
+        z_key, output_key = threefry.split(key)
         size = self.z0_mean.size
         epsilon_z, masks = normals(
             lambda supply: (supply.take(size), self.flow.masks(supply, size)),

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from randq import threefry
 from randq.config import require, whole, within
 from randq.replay.base import Replay
 from randq.types import Array, Bool, Float32, Int32, Key, Shaped, Transition
@@ -187,13 +188,13 @@ class Frames(Replay):
         def draw(carry: tuple[Key, Array, Array, Array]) -> tuple[Key, Array, Array, Array]:
             key, env, number, found = carry
             # A remainder of 32 random bits is uniform but for a share of total / 2^32.
-            bits = jax.random.bits(key, (count,), jnp.uint32)
+            bits = threefry.bits(key, (count,))
             at = (bits % jnp.maximum(total, 1).astype(jnp.uint32)).astype(jnp.int32)
             whose = jnp.searchsorted(ends, at, side="right").astype(jnp.int32)
             which = state.written[whose] - 1 - (at - (ends - sizes)[whose])
             env, number = jnp.where(found, env, whose), jnp.where(found, number, which)
             acted = state.items.acted[self._slot(env, number)]
-            return jax.random.fold_in(key, 0), env, number, acted
+            return threefry.fold_in(key, 0), env, number, acted
 
         none = jnp.zeros(count, jnp.int32)
         start = key, none, none, none.astype(bool)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from randq import threefry
 from randq.config import whole
 from randq.types import Array, Bool, Int32, Key, PyTree
 
@@ -69,6 +70,6 @@ class Ring:
         """Items drawn uniformly with replacement from those that are held."""
         # A remainder of 32 random bits is uniform but for a share of size / 2^32, and compiles in
         # a fraction of the time that randint takes.
-        age = jax.random.bits(key, (count,), jnp.uint32) % self.size(state).astype(jnp.uint32)
+        age = threefry.bits(key, (count,)) % self.size(state).astype(jnp.uint32)
         index = (state.written - 1 - age.astype(jnp.int32)) % self.slots
         return jax.tree.map(lambda x: x[index], state.items)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from randq import config
+from randq import config, threefry
 from randq.envs import ENVIRONMENTS, Environment, Step
 from randq.envs.gym import atari
 from randq.types import Array, Float32, Key, PyTree
@@ -25,7 +25,7 @@ _static = functools.partial(jax.jit, static_argnums=0)
 
 @_static
 def _begin(env: Environment[Any, Any], key: Key) -> tuple[PyTree, Key]:
-    world_key, key = jax.random.split(key)
+    world_key, key = threefry.split(key)
     return env.world(world_key), key
 
 
@@ -33,7 +33,7 @@ def _begin(env: Environment[Any, Any], key: Key) -> tuple[PyTree, Key]:
 def _reset(
     env: Environment[Any, Any], world: PyTree, key: Key
 ) -> tuple[Key, PyTree, Float32[Array, "..."]]:
-    key, reset_key = jax.random.split(key)
+    key, reset_key = threefry.split(key)
     state, observation = env.reset(world, reset_key)
     return key, state, observation
 
@@ -42,7 +42,7 @@ def _reset(
 def _step(
     env: Environment[Any, Any], world: PyTree, state: PyTree, action: Array, key: Key
 ) -> tuple[Key, PyTree, Step]:
-    key, step_key = jax.random.split(key)
+    key, step_key = threefry.split(key)
     state, step = env.step(world, state, action, step_key)
     return key, state, step
 
@@ -51,7 +51,7 @@ class GymnasiumEnv(gymnasium.Env[np.ndarray, Any]):
     """Any environment of this package behind Gymnasium's interface.
 
     `reset(seed=s)` decides everything that follows, the world included: it draws a new world from
-    `jax.random.split(jax.random.key(s))[0]`. A `reset()` without a seed stays in the world. So seed
+    `threefry.split(jax.random.key(s))[0]`. A `reset()` without a seed stays in the world. So seed
     once, or give the environment a `mapping_seed`, to learn in one world.
     """
 
