@@ -55,7 +55,7 @@ def test_a_job_survives_json_and_is_its_own_key():
     others = [
         job(seed=4),
         job(steps=90),
-        job(overrides={}),
+        job(overrides={**SMALL, "gamma": 0.5}),
         job(env_settings={"sutton_barto_reward": True}),
     ]
     assert len({item.key for item in [job(), *others]}) == 5
