@@ -104,6 +104,8 @@ class Agent:
         """None until it gets an environment."""
         self._memory: Memory | None = None
         """What is worth keeping of the state; None where that must be asked for anew."""
+        self._policy: tuple[Memory, Any] | None = None
+        """What it does without randomness, and which memory that is made of."""
 
     # Learning
 
@@ -166,7 +168,13 @@ class Agent:
         that of the draw which the agent holds to explore with.
         """
         if deterministic:
-            return self.best(self._on(observation, self._programs.scores, self._now.agent)), None
+            if self._policy is None or self._policy[0] is not self._now:
+                self._policy = self._now, self._host.policy(self._now.agent)
+            xs, batched = self._checked(observation)
+            actions = self._policy[1](xs)
+            if not self.spaces.continuous:
+                actions = actions.astype(np.int64) + self.spaces.first_action
+            return actions if batched else actions[0], None
         return self.best(self._on(observation, self._programs.held, self._now)), None
 
     def q_values(self, observation: Any, action: Any = None) -> np.ndarray:
@@ -229,6 +237,12 @@ class Agent:
 
     def _on(self, observation: Any, program: Any, *arguments: Any) -> np.ndarray:
         """Call a program with observations that are checked and have a batch axis."""
+        xs, batched = self._checked(observation)
+        values = np.asarray(program(*arguments, self._host.encode(jnp.asarray(xs))))
+        return values if batched else values[..., 0, :]
+
+    def _checked(self, observation: Any) -> tuple[np.ndarray, bool]:
+        """Observations with a batch axis, and whether they had one."""
         xs = np.asarray(observation)
         shape = self.spaces.observation_shape
         takes = f"shape {shape}, or {('batch', *shape)} for a batch, as the environment has it"
@@ -241,9 +255,7 @@ class Agent:
             xs = xs - self.spaces.first_category
             known = bool(np.all((xs >= 0) & (xs < self.spaces.categories)))
             require(known, "observation", observation, f"one of {self.spaces.categories} numbers")
-        xs = (xs if batched else xs[None]).astype(self.spaces.dtype)
-        values = np.asarray(program(*arguments, self._host.encode(jnp.asarray(xs))))
-        return values if batched else values[..., 0, :]
+        return (xs if batched else xs[None]).astype(self.spaces.dtype), batched
 
     @cached_property
     def _programs(self) -> "_Programs":
@@ -289,7 +301,6 @@ class _Programs:
         def held(memory: Memory, xs: Any) -> Array:
             return over_batch(memory.held(settings))(xs)
 
-        self.scores = jax.jit(lambda state, xs: over_batch(settings.evaluator(state))(xs))
         self.held = jax.jit(held)
         self.mean = jax.jit(mean)
         self.samples = jax.jit(samples)

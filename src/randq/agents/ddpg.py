@@ -144,7 +144,7 @@ class DDPG(Agent):
     """Updates after each episode, when update_every is None."""
     target_rate: float = 0.001
     """How far the targets move towards the online networks after each update (tau)."""
-    alpha: float = 0.01
+    alpha: float = 1e-6
     """The cost is scaled by lambda = alpha / replay_capacity ..."""
     cost_scale: float | None = None
     """... unless lambda is given here."""

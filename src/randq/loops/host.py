@@ -5,6 +5,7 @@ when it is time to, and chooses the next actions. Several environments may step 
 holds a draw of its own. With one environment the keys are those of the compiled loop.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -132,6 +133,12 @@ class Host:
     def spread(self, packed: Packed) -> Spread:
         """How far draws differ for observations from the replay."""
         return self._spread(packed)
+
+    def policy(self, agent: AgentState) -> Callable[[np.ndarray], np.ndarray]:
+        """What an agent does with all randomness disabled: actions for observations, both with a
+        leading axis and counted from 0 where they are categories."""
+        best = self._best(agent)
+        return lambda observations: np.asarray(self._chosen(best, observations))
 
     def save(self, path: Path, memory: Memory) -> None:
         """Write an agent to one file of plain arrays and settings, whole or not at all."""
@@ -275,6 +282,26 @@ class Host:
             return self.agent.spread(state.agent, seen, key)
 
         return jax.jit(spread)
+
+    @cached_property
+    def _evaluator(self) -> Packing:
+        """How an evaluator becomes a few arrays: it is made once, and then called for each step."""
+        return Packing(jax.eval_shape(self.agent.evaluator, self.shape().agent))
+
+    @cached_property
+    def _best(self) -> Any:
+        def best(agent: AgentState) -> list[Array]:
+            return _copied(self._evaluator.pack(self.agent.evaluator(agent)))
+
+        return jax.jit(best)
+
+    @cached_property
+    def _chosen(self) -> Any:
+        def chosen(best: list[Array], observations: Array) -> Array:
+            evaluator = self._evaluator.unpack(best)
+            return self.spaces.chosen(jax.vmap(evaluator)(self.encode(observations)))
+
+        return jax.jit(chosen)
 
     @cached_property
     def _remember(self) -> Any:

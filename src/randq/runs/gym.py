@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from randq.envs.gym.stepper import Position, Stepper
@@ -64,9 +63,6 @@ class GymRun:
         stepper = Stepper(plan.make_env())
         self._host = Host(plan.agent, stepper.spaces)
         self._session = Session(self._host, stepper, seed)
-        self._chosen = jax.jit(
-            lambda state, xs: stepper.spaces.chosen(jax.vmap(plan.agent.evaluator(state))(xs))
-        )
         self.counts = Counts()
         self._kept = 0
         """Transitions that are on disk."""
@@ -155,12 +151,11 @@ class GymRun:
     def _evaluate(self) -> Evaluation:
         """In an environment of its own, made anew: nothing of it has to be remembered."""
         stepper = Stepper(self._plan.make_env())
-        state = self._host.memory(self._session.state).agent
         spaces = stepper.spaces
+        policy = self._host.policy(self._host.memory(self._session.state).agent)
 
         def act(seen: np.ndarray) -> np.ndarray:
-            xs = seen if spaces.categories is None else seen - spaces.first_category
-            chosen: np.ndarray = np.asarray(self._chosen(state, self._host.encode(jnp.asarray(xs))))
+            chosen = policy(seen if spaces.categories is None else seen - spaces.first_category)
             return chosen if spaces.continuous else chosen + spaces.first_action
 
         try:
