@@ -127,7 +127,7 @@ def test_plays_the_run_of_the_compiled_loop_step_for_step(name, env, every, x64)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
     equal = np.testing.assert_array_equal if env.action_bounds is None else close
     equal(actions[:, 0], stored.action)
-    for mine, other in zip(kept[1:3] + kept[4:], stored[1:3] + stored[4:], strict=True):
+    for mine, other in zip(kept[1:3] + kept[4:6], stored[1:3] + stored[4:6], strict=True):
         equal(mine, other)
     observe = jax.vmap(env.observe)
     close(kept.observation, observe(stored.observation))
