@@ -36,6 +36,14 @@ def test_uniform_numbers_are_those_of_jax(low, high, dtype):
         same(ours(key), jax.random.uniform(key, (2, 501), dtype, low, float(high)))
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_normal_numbers_are_those_of_jax(dtype):
+    with jax.enable_x64(dtype == jnp.float64):
+        key = jax.random.key(6)
+        ours = jax.jit(lambda key: threefry.normal(key, (3, 501), dtype))
+        same(ours(key), jax.random.normal(key, (3, 501), dtype))
+
+
 @settings(max_examples=30, deadline=None)
 @given(SEEDS, st.integers(1, 40), st.integers(-(2**31), 2**31 - 1))
 def test_keys_are_those_of_jax(seed, num, data):

@@ -7,6 +7,7 @@ from typing import Literal, TypeVar, get_args
 import jax
 import jax.numpy as jnp
 
+from randq import threefry
 from randq.config import number, one_of, whole, within
 from randq.networks import Linear, is_layer
 from randq.noise import Supply, normals
@@ -65,7 +66,7 @@ class OrnsteinUhlenbeck:
         """The noise of the next step, by the exact transition of the process."""
         kept = math.exp(-self.theta * self.dt)
         std = self.sigma * math.sqrt((1 - kept**2) / (2 * self.theta))
-        return kept * x + std * jax.random.normal(key, x.shape, x.dtype)
+        return kept * x + std * threefry.normal(key, x.shape, x.dtype)
 
 
 @dataclass(frozen=True)

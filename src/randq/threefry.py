@@ -43,6 +43,12 @@ def uniform(
     return jnp.maximum(least, unit * (most - least) + least)
 
 
+def normal(key: Key, shape: tuple[int, ...], dtype: Any) -> Float[Array, "..."]:
+    """Standard normal numbers."""
+    least = np.nextafter(np.array(-1, dtype), np.array(0, dtype))
+    return math.sqrt(2) * jax.lax.erf_inv(uniform(key, shape, dtype, float(least), 1.0))
+
+
 def split(key: Key, num: int = 2) -> Shaped[Array, " num"]:
     """New keys."""
     if not _ours(key):

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import NamedTuple, final
 
-import jax
 import jax.numpy as jnp
 
 from randq import config, threefry
@@ -75,8 +74,8 @@ class DeepSea(Environment[Array, DeepSeaState]):
         if self.deterministic:
             return jnp.ones((), bool), jnp.zeros((), jnp.float32)
         move_key, noise_key = threefry.split(key)
-        moves = jax.random.uniform(move_key, dtype=jnp.float32) > 1 / self.size
-        return moves, jax.random.normal(noise_key, dtype=jnp.float32)
+        moves = threefry.uniform(move_key, (), jnp.float32, 0.0, 1.0) > 1 / self.size
+        return moves, threefry.normal(noise_key, (), jnp.float32)
 
     def step(
         self,

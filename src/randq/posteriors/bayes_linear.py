@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from randq import threefry
 from randq.config import number
 from randq.networks import Linear, Network
 from randq.posteriors.base import (
@@ -82,7 +83,7 @@ class LastLayer(eqx.Module):
         return cls(*jax.vmap(one)(jnp.arange(num_outputs, dtype=outputs.dtype)))
 
     def sample(self, key: Key) -> Float[Array, "out weights"]:
-        epsilon = jax.random.normal(key, self.mean.shape, self.mean.dtype)
+        epsilon = threefry.normal(key, self.mean.shape, self.mean.dtype)
         # With precision L L^T, the covariance of L^-T epsilon is its inverse.
         deviation = jax.lax.linalg.triangular_solve(
             self.precision_root, epsilon[..., None], left_side=True, lower=True, transpose_a=True

@@ -72,7 +72,7 @@ class NoisyOutputs(eqx.Module):
         if isinstance(x, OneHot):
             x = x.dense(self.variance.weight.dtype)
         mean = self.mean(x)
-        epsilon = jax.random.normal(self.key, mean.shape, mean.dtype)
+        epsilon = threefry.normal(self.key, mean.shape, mean.dtype)
         return mean + jnp.sqrt(self.variance(x * x)) * epsilon
 
 
