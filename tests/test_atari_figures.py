@@ -393,5 +393,5 @@ def test_smoke_from_end_to_end(tmp_path, monkeypatch):
     for line in kept:
         assert line["result"]["steps"] == 10_000
         assert len(line["result"]["episodes"]) > 3
-        (run_folder,) = tmp_path.glob(f"runs/*/{line['job']['agent']}/*/*/seed-0")
+        (run_folder,) = tmp_path.glob(f"runs/*/{line['job']['agent']}/*/seed-0")
         assert (run_folder / "agent.randq").exists()

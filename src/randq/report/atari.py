@@ -115,8 +115,8 @@ def frames_run(name: str, results: AtariResults) -> str:
     far = f"{min(runs):,}" + (f" to {max(runs):,}" if min(runs) < max(runs) else "")
     paper = len(FIGURE_GAMES[name]) * len(FIGURE_AGENTS[name]) * SEEDS
     return (
-        f"{sum(runs):,} frames were run: {len(runs)} runs of {far}; the paper scale is {paper} runs of"
-        f" {FRAMES:,}."
+        f"{sum(runs):,} frames were run: {len(runs)} runs of {far};"
+        f" the paper scale is {paper} runs of {FRAMES:,}."
     )
 
 
@@ -259,9 +259,10 @@ def draw(name: str, results: AtariResults, path: Path) -> None:
             _panel(ax, game, agents, results, raw=name == "figure6")
         for ax in axes.flat[len(games) :]:
             ax.set_axis_off()
-        fig.supxlabel("million frames", fontsize=9)
+        for ax in axes.flat[len(games) - columns : len(games)]:
+            ax.set_xlabel("million frames")
         fig.supylabel("return of the exploratory policy", fontsize=9)
-        _legend(fig, agents, results, columns=3 if columns < 3 else 5, raw=name == "figure6")
+        _legend(fig, agents, results, columns=3 if columns < 3 else 7, raw=name == "figure6")
 
 
 def _panel(ax: Any, game: str, agents: Sequence[str], results: AtariResults, raw: bool) -> None:
