@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 from dataclasses import replace
 from importlib.resources import files
 
@@ -104,7 +105,7 @@ def test_pieces_that_are_none_are_refused_in_one_line(options, words, capsys, tm
 
 
 def test_without_ale_py_one_sentence_says_what_to_install(capsys, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "ale_py", None)
+    monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(SystemExit) as stop:
         main(["reproduce", "figure3", "--out", str(tmp_path)])
     assert stop.value.code == 2

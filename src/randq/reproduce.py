@@ -52,7 +52,8 @@ class ReproduceCommand:
     )
     """Which figure, or deep_sea for a table of all agents."""
     scale: Scale = "quick"
-    """smoke: shows that it works, decides nothing; quick: minutes; paper (deep_sea: full): all."""
+    """smoke: shows that it works, decides nothing; quick: minutes, or hours from figure 3 on; paper
+    (deep_sea: full): all."""
     out: Path | None = None
     """Folder for results and picture; by default results/FIGURE-SCALE."""
     workers: int | None = None
