@@ -201,7 +201,7 @@ def _caution(results: AtariResults) -> list[str]:
     return [
         "The paper's BDQN is one run for each game, published by its authors, with no band. The"
         f" paper counts {SKIP} frames for each of its steps, but the published code",
-        f"plays {BDQN_SKIP} frames of the emulator in each. If it made these results, its curves are"
+        f"plays {BDQN_SKIP} frames of the emulator in each. If it made these results, they are"
         f" {BDQN_SKIP / SKIP:g} times as long by raw frames (dotted in the picture), and at the",
         "same number of raw frames its scores are:",
         "",
