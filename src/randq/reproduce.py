@@ -21,8 +21,8 @@ from rich.progress import (
 
 from randq import sweep
 from randq.config import one_of, whole, writable_folder
-from randq.experiments import EXPERIMENTS, SEARCHES, Experiment, piece
-from randq.report import deep_sea, figure2, figure5, search, verdict
+from randq.experiments import EXPERIMENTS, SEARCHES, Experiment, piece, shown
+from randq.report import atari, deep_sea, figure2, figure5, search, verdict
 from randq.report.page import Page
 from randq.sweep import local
 
@@ -32,7 +32,10 @@ Report = Callable[[Page, sweep.Results], None]
 REPORTS: dict[str, Report] = {
     "figure1": verdict.report,
     "figure2": figure2.report,
+    "figure3": partial(atari.report, "figure3"),
+    "figure4": partial(atari.report, "figure4"),
     "figure5": figure5.report,
+    "figure6": partial(atari.report, "figure6"),
     "deep_sea": deep_sea.report,
 }
 """What each experiment shows at the end."""
@@ -49,19 +52,24 @@ class ReproduceCommand:
     )
     """Which figure, or deep_sea for a table of all agents."""
     scale: Scale = "quick"
-    """smoke: shows that it works, decides nothing; quick: minutes; paper (deep_sea: full): all."""
+    """smoke: shows that it works, decides nothing; quick: minutes, or hours from figure 3 on; paper
+    (deep_sea: full): all."""
     out: Path | None = None
     """Folder for results and picture; by default results/FIGURE-SCALE."""
     workers: int | None = None
     """Worker processes; by default one for each core."""
     agents: tuple[str, ...] = ()
-    """Run only these now (figure5), and show them with all that is there already."""
+    """Run only these now (figures 3 to 6), and show them with all that is there already."""
     envs: tuple[str, ...] = ()
     """Run only these environments now (figure5)."""
+    games: tuple[str, ...] = ()
+    """Run these games now, by name or as the sets paper13 and hard8 (figures 3, 4 and 6)."""
     seeds: int | None = None
-    """Run only the first so many seeds now (figure5)."""
+    """Run only the first so many seeds now (figures 3 to 6)."""
     steps: int | None = None
     """Shorter runs (figure5); they need a folder of their own."""
+    frames: int | None = None
+    """The same for figures 3, 4 and 6: 4 frames are a step."""
     look: bool = False
     """Run nothing: show what there is, also of runs that are not finished."""
 
@@ -79,9 +87,8 @@ class ReproduceCommand:
     @property
     def whole(self) -> Experiment:
         """All that is shown."""
-        chosen = {} if self.steps is None else {"steps": self.steps}
-        shown: Experiment = piece(EXPERIMENTS[self.figure][self.scale], chosen)
-        return shown
+        all_of_it: Experiment = shown(EXPERIMENTS[self.figure][self.scale], self._chosen)
+        return all_of_it
 
     @property
     def part(self) -> Experiment:
@@ -91,7 +98,7 @@ class ReproduceCommand:
 
     @property
     def _chosen(self) -> dict[str, Any]:
-        names = ("agents", "envs", "seeds", "steps")
+        names = ("agents", "envs", "games", "seeds", "steps", "frames")
         return {name: value for name in names if (value := getattr(self, name)) not in ((), None)}
 
     @property
