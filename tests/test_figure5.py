@@ -311,8 +311,8 @@ def test_the_table_of_the_search_has_the_best_alpha_first(tmp_path, monkeypatch)
     page_of(lambda page, swept: search.report("half_cheetah", page, swept), Results(done), tmp_path)
     page = (tmp_path / "search.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| mnf-ddpg")]
-    assert rows[0] == "| mnf-ddpg | alpha 1e-06 | 2600 | 2601 | 2600 |"
+    assert rows[0] == "| mnf-ddpg | alpha 1e-06 (preset) | 2600 | 2601 | 2600 |"
     assert rows[2] == "| mnf-ddpg | alpha 0.0001 | 2400 | - | 2400 |"
-    assert rows[-1] == "| mnf-ddpg | alpha 0.01 (preset) | 2200 | 2201 | 2200 |"
+    assert rows[-1] == "| mnf-ddpg | alpha 0.01 | 2200 | 2201 | 2200 |"
     assert "last 5 evaluations" in page
     assert "seeds 2000 to 2001, 100,000 steps" in page

@@ -1,7 +1,8 @@
 """Weight posteriors over Q-networks, and exploration by sampling from them."""
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
+
+from randq.version import VERSION
 
 if TYPE_CHECKING:
     from randq.api import Agent, Policy, evaluate, load, make
@@ -9,10 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Agent", "Policy", "evaluate", "load", "make", "preset"]
 
-try:
-    __version__ = version("randq")
-except PackageNotFoundError:  # used from its source, not installed
-    __version__ = "unknown"
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:

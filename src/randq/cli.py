@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from randq import __version__, regression, reproduce
+from randq import regression, reproduce
 from randq.cache import enable_compilation_cache
 from randq.config import field_names, one_of, require, whole, writable_folder
 from randq.envs import ENVIRONMENTS
@@ -42,6 +42,7 @@ from randq.runs.interrupts import InterruptedRunError
 from randq.runs.plan import CompiledPlan, GymPlan, Plan, default_plan, read_plan
 from randq.runs.recorder import require_wandb
 from randq.storage import StorageError
+from randq.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -340,7 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if name in ("-h", "--help"):
         print(_usage())
     elif name == "--version":
-        print(f"randq {__version__}")
+        print(f"randq {VERSION}")
     else:
         try:
             one_of("command", name, COMMANDS)

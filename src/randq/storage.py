@@ -20,9 +20,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as serialised
 
-from randq import __version__
 from randq.config import require
 from randq.types import PyTree
+from randq.version import VERSION
 
 FORMAT = 1
 TEMPORARY = ".tmp-"
@@ -60,7 +60,7 @@ def save(
         ok = may_be_nan(name) or _is_finite(array)
         require(ok, name, "values that are not finite", "finite ones")
     metadata = {
-        "randq": __version__,
+        "randq": VERSION,
         "format": str(FORMAT),
         "header": json.dumps(header, allow_nan=False),
         "arrays": _digest(arrays),
@@ -171,7 +171,7 @@ def _metadata(path: Path, file: Any) -> dict[str, str]:
         made = (
             f"made by randq {_brief(metadata['randq'])} in format {_brief(metadata.get('format'))}"
         )
-        raise StorageError(f"{path}: {made}; randq {__version__} reads format {FORMAT}")
+        raise StorageError(f"{path}: {made}; randq {VERSION} reads format {FORMAT}")
     if metadata.keys() != METADATA or metadata["sha256"] != _seal(metadata):
         raise StorageError(f"{path}: is damaged (its header does not match its checksum)")
     return metadata

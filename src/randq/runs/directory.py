@@ -27,8 +27,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO
 
-from randq import __version__, storage
+from randq import storage
 from randq.storage import StorageError
+from randq.version import VERSION
 
 SETTINGS, RUN, RESULT, FAILURE = "settings.json", "run.json", "result.json", "failure.json"
 METRICS, EVALUATIONS, EPISODES = "metrics.jsonl", "evaluations.jsonl", "episodes.csv"
@@ -314,7 +315,7 @@ def _natural(path: Path) -> list[tuple[str, int]]:
 
 def _machine() -> dict[str, Any]:
     packages = ("jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco", "ale-py")
-    versions = {"python": platform.python_version(), "randq": __version__}
+    versions = {"python": platform.python_version(), "randq": VERSION}
     for package in packages:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
