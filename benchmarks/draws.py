@@ -1,4 +1,5 @@
-"""Milliseconds per draw with its cost, beside the time of drawing that many normal numbers.
+"""Milliseconds per draw with its cost, beside the time of drawing that many normal numbers, with
+`jax.random` and with `randq.threefry`, which gives the same ones.
 
     python benchmarks/draws.py
 
@@ -11,7 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from randq import threefry
 from randq.networks import MLP
 from randq.posteriors import MNF, Family, MeanField, Noisy
 
@@ -38,12 +41,14 @@ def main() -> None:
     print(f"generator: {jax.random.key_impl(key)}   device: {jax.devices()[0].device_kind}")
     columns = "".join(f"{name:>12}" for name in FAMILIES)
     print(
-        f"{'layer':>12}{'parameters':>12}{'normals':>12}{columns}   (ms; in brackets, ns a weight)"
+        f"{'layer':>12}{'parameters':>12}{'jax.random':>12}{'threefry':>12}{columns}"
+        "   (ms; in brackets, ns a weight)"
     )
     for size_in, size_out in SIZES:
         count = size_in * size_out + size_out
-        normals = jax.jit(lambda key, count=count: jax.random.normal(key, (count,)))
-        times = [milliseconds(normals, key)]
+        theirs = jax.jit(lambda key, count=count: jax.random.normal(key, (count,)))
+        ours = jax.jit(lambda key, count=count: threefry.normal(key, (count,), jnp.float32))
+        times = [milliseconds(theirs, key), milliseconds(ours, key)]
         for family in FAMILIES.values():
             posterior = family.build(lambda k: MLP.create(size_in, [], size_out, key=k), key)  # noqa: B023
             times.append(milliseconds(jax.jit(lambda p, key: p.sample(key)), posterior, key))
