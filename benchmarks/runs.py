@@ -7,12 +7,15 @@ timed is every call that writes, and the look at the posterior that a record tak
 Nothing else should run meanwhile.
 """
 
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+sys.path.pop(0)  # this folder, whose mujoco.py is not the package of that name
 
 import tyro
 from rich.console import Console
