@@ -21,8 +21,9 @@ from randq.experiments.figure1 import (
 )
 from randq.report.claims import paper_points
 from randq.report.figure1 import draw
+from randq.report.page import verdict_table
 from randq.report.statistics import as_times, bootstrap_medians, quantile, wilson
-from randq.report.verdict import judge, summary, verdict_table, write_verdict
+from randq.report.verdict import judge, summary, write_verdict
 from randq.reproduce import ReproduceCommand
 from randq.runs.train import censored_median
 from randq.sweep import Finished
@@ -185,7 +186,7 @@ def test_verdicts_are_written_for_readers_and_scripts(tmp_path):
         line = f"| {claim['claim']} | {claim['rule']} | {claim['paper']} | {claim['here']} "
         assert line + "| **holds** |" in text
     console = Console(width=200, record=True, file=(tmp_path / "console").open("w"))
-    console.print(verdict_table(judge(results)))
+    console.print(verdict_table("Claims", judge(results)))
     assert console.export_text().count("holds") == len(data["claims"])
     console.file.close()
 

@@ -19,7 +19,6 @@ from randq.experiments.atari import (
     Runs,
     atari_results,
 )
-from randq.report import figure5
 from randq.report.atari_claims import judge
 from randq.report.atari_scores import (
     BDQN_SKIP,
@@ -36,7 +35,7 @@ from randq.report.atari_scores import (
 )
 from randq.report.figure1 import GRID
 from randq.report.figures import INK, figure
-from randq.report.page import Page, markdown, terminal
+from randq.report.page import Page, markdown, terminal, verdict_lines, verdict_table
 from randq.sweep import GymJob, Results
 
 # The page
@@ -91,20 +90,12 @@ def report(name: str, page: Page, swept: Results) -> None:
         f"A claim is undecided with fewer than {SEEDS} seeds or {FRAMES:,} frames of a run that it"
         " is about.",
         "",
-        *markdown(
-            ("claim", "rule", "paper", "here", "verdict"),
-            [
-                (v.claim, v.rule, v.paper, v.here, f"**{v.verdict}**" + (v.why and f" ({v.why})"))
-                for v in verdicts
-            ],
-        ),
+        *verdict_lines(verdicts),
     ]
     path.write_text("\n".join(lines) + "\n")
     page.console.print(terminal(title, COLUMNS, rows))
     page.console.print(terminal("Human-normalised IQM", IQM_COLUMNS, middle))
-    claims = figure5.verdict_table(verdicts)
-    claims.title = f"Claims about Figure {name[-1]}"
-    page.console.print(claims)
+    page.console.print(verdict_table(f"Claims about Figure {name[-1]}", verdicts))
     page.console.print(run)
     page.console.print(f"The picture is {picture}, the rules are in {path}", soft_wrap=True)
 

@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -10,14 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from randq.experiments.figure1 import FIGURE1_AGENTS as NAMES
 from randq.experiments.figure2 import BUDGET, LAST, SHOWN, Runs, figure2_results
 from randq.report.claims import IN_PAPER as IN_FIGURE1
 from randq.report.figure1 import COLOURS, GRID
 from randq.report.figures import INK, figure
-from randq.report.page import VERDICT_COLOURS, Page, Verdict, episodes, markdown, terminal
+from randq.report.page import (
+    Page,
+    Verdict,
+    episodes,
+    markdown,
+    terminal,
+    verdict_lines,
+    verdict_table,
+)
 from randq.report.statistics import as_times, quantile, t_interval, welch
 from randq.report.verdict import MIN_SEEDS
 from randq.sweep import CompiledJob, Results
@@ -92,17 +99,12 @@ def report(page: Page, swept: Results) -> None:
         "smaller budget than the paper's, nothing is decided. The paper's numbers are read from",
         f"its figure, to within about 5. It ends with {paper_order()}.",
         "",
-        *markdown(
-            ("claim", "rule", "paper", "here", "verdict"),
-            [
-                (v.claim, v.rule, v.paper, v.here, f"**{v.verdict}**" + (v.why and f" ({v.why})"))
-                for v in verdicts
-            ],
-        ),
+        *verdict_lines(verdicts),
     ]
     path.write_text("\n".join(lines) + "\n")
     page.console.print(terminal(f"MountainCar, last {LAST} episodes", COLUMNS, rows))
-    page.console.print(verdict_table(verdicts))
+    title = f"Claims about Figure 2 (return, last {LAST} episodes)"
+    page.console.print(verdict_table(title, verdicts))
     page.console.print(f"The picture is {picture}, the rules are in {path}", soft_wrap=True)
 
 
@@ -202,19 +204,6 @@ def _undecidable(results: Mapping[str, Runs], agent: str) -> str:
 
 def _here(results: Mapping[str, Runs], agent: str) -> str:
     return _with_interval(results[agent].evaluated_last()) if agent in results else "no runs"
-
-
-def verdict_table(verdicts: Sequence[Verdict]) -> Table:
-    """For the terminal."""
-    table = Table(title=f"Claims about Figure 2 (return, last {LAST} episodes)", show_lines=True)
-    for column in ("claim", "paper", "here", "verdict"):
-        table.add_column(column, overflow="fold")
-    for v in verdicts:
-        why = f"\n[dim]{v.why}[/dim]" if v.why else ""
-        table.add_row(
-            v.claim, v.paper, v.here, f"[{VERDICT_COLOURS[v.verdict]}]{v.verdict}[/]{why}"
-        )
-    return table
 
 
 # The picture

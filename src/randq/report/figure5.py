@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from randq.experiments.figure5 import (
     EPOCH,
@@ -25,7 +24,7 @@ from randq.experiments.figure5 import (
 from randq.experiments.figure5 import FIGURE5_AGENTS as NAMES
 from randq.report.figure1 import GRID
 from randq.report.figures import INK, figure
-from randq.report.page import VERDICT_COLOURS, Page, Verdict, markdown, terminal
+from randq.report.page import Page, Verdict, markdown, terminal, verdict_lines, verdict_table
 from randq.report.statistics import t_interval, welch
 from randq.report.verdict import MIN_SEEDS
 from randq.sweep import GymJob, Results
@@ -112,17 +111,11 @@ def report(page: Page, swept: Results) -> None:
         "A claim is judged at the steps that all runs it is about have reached. With fewer than",
         f"{MIN_SEEDS} seeds or {LAST} epochs, or another task, nothing is decided.",
         "",
-        *markdown(
-            ("claim", "rule", "paper", "here", "verdict"),
-            [
-                (v.claim, v.rule, v.paper, v.here, f"**{v.verdict}**" + (v.why and f" ({v.why})"))
-                for v in verdicts
-            ],
-        ),
+        *verdict_lines(verdicts),
     ]
     path.write_text("\n".join(lines) + "\n")
     page.console.print(terminal(f"MuJoCo, mean of {LAST} epochs", COLUMNS, rows))
-    page.console.print(verdict_table(verdicts))
+    page.console.print(verdict_table(f"Claims about Figure 5 (return, {LAST} epochs)", verdicts))
     page.console.print(f"The picture is {picture}, the rules are in {path}", soft_wrap=True)
 
 
@@ -315,19 +308,6 @@ def _early(epochs: int) -> str:
 
 def _short(env: str) -> str:
     return env.partition("-")[0]
-
-
-def verdict_table(verdicts: Sequence[Verdict]) -> Table:
-    """For the terminal."""
-    table = Table(title=f"Claims about Figure 5 (return, {LAST} epochs)", show_lines=True)
-    for column in ("claim", "paper", "here", "verdict"):
-        table.add_column(column, overflow="fold")
-    for v in verdicts:
-        why = f"\n[dim]{v.why}[/dim]" if v.why else ""
-        table.add_row(
-            v.claim, v.paper, v.here, f"[{VERDICT_COLOURS[v.verdict]}]{v.verdict}[/]{why}"
-        )
-    return table
 
 
 # The picture

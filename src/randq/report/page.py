@@ -60,3 +60,26 @@ def terminal(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) 
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """Claims, their rules and what has come of them, for a file."""
+    return markdown(
+        ("claim", "rule", "paper", "here", "verdict"),
+        [
+            (v.claim, v.rule, v.paper, v.here, f"**{v.verdict}**" + (v.why and f" ({v.why})"))
+            for v in verdicts
+        ],
+    )
+
+
+def verdict_table(title: str, verdicts: Sequence[Verdict]) -> Table:
+    """Claims and what has come of them, for a terminal."""
+    table = Table(title=title, show_lines=True)
+    for column in ("claim", "paper", "here", "verdict"):
+        table.add_column(column, overflow="fold")
+    for v in verdicts:
+        why = f"\n[dim]{v.why}[/dim]" if v.why else ""
+        answer = f"[{VERDICT_COLOURS[v.verdict]}]{v.verdict}[/]{why}"
+        table.add_row(v.claim, v.paper, v.here, answer)
+    return table

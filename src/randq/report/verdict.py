@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from randq.experiments.figure1 import CAP, FIGURE1_AGENTS, Figure1Results, figure1_results
 from randq.report import figure1
 from randq.report.claims import IN_PAPER, MIN_LENGTHS, Claim, Medians, claims, paper_points
-from randq.report.page import VERDICT_COLOURS, Answer, Page, Verdict
+from randq.report.page import Answer, Page, Verdict, verdict_table
 from randq.report.statistics import as_times, bootstrap_medians, wilson
 from randq.sweep import CompiledJob, Results
 
@@ -37,7 +36,8 @@ def report(page: Page, swept: Results) -> None:
     if swept.failed:
         about += f"; {len(swept.failed)} jobs are missing"
     write_verdict(page.folder, results, verdicts, about, page.command)
-    page.console.print(verdict_table(verdicts))
+    title = "The paper's claims about Figure 1 (episodes to solve)"
+    page.console.print(verdict_table(title, verdicts))
     rules = page.folder / "verdict.md"
     page.console.print(f"The picture is {picture}, the rules are in {rules}", soft_wrap=True)
 
@@ -151,18 +151,6 @@ def summary(results: Figure1Results) -> list[Row]:
 
 def _finite(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def verdict_table(verdicts: Sequence[Verdict]) -> Table:
-    """For the terminal."""
-    table = Table(title="The paper's claims about Figure 1 (episodes to solve)", show_lines=True)
-    for column in ("claim", "paper", "here", "verdict"):
-        table.add_column(column, overflow="fold")
-    for v in verdicts:
-        why = f"\n[dim]{v.why}[/dim]" if v.why else ""
-        answer = f"[{VERDICT_COLOURS[v.verdict]}]{v.verdict}[/]{why}"
-        table.add_row(v.claim, v.paper, v.here, answer)
-    return table
 
 
 def write_verdict(
