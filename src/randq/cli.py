@@ -1,5 +1,6 @@
 """The command `randq`: a subcommand is a record of settings that checks itself and runs."""
 
+import abc
 import json
 import shlex
 import sys
@@ -88,7 +89,7 @@ class RegressionCommand(regression.Regression):
 
 
 @dataclass(frozen=True)
-class _Train:
+class _Train(abc.ABC):
     """What both kinds of training have beside the settings of the run."""
 
     typed: tyro.conf.Suppress[str] = ""
@@ -104,8 +105,9 @@ class _Train:
     json: bool = False
     """Print one JSON object on standard output, and everything else on standard error."""
 
+    @abc.abstractmethod
     def plan(self) -> Plan:
-        raise NotImplementedError
+        """What the run is to do."""
 
     def check(self) -> None:
         plan = self.plan()
