@@ -27,6 +27,12 @@ from randq.loops.keys import StepKeys, UpdateKeys, block_keys, run_keys
 from randq.replay.ring import Ring, RingState
 from randq.types import Array, Bool, Float32, Int32, Key, PyTree, Shaped, Transition
 
+# For small programs compiling takes longer than running.
+ONCE = {"xla_backend_optimization_level": 0}
+"""How to compile what runs once: it is not optimised at all."""
+OFTEN = {"xla_backend_optimization_level": 1}
+"""What runs often is optimised a little less, which costs no speed that was measured."""
+
 
 class RunState(NamedTuple):
     """All seeds: arrays have a leading axis of seeds, but for the count of blocks."""
@@ -131,17 +137,13 @@ class Compiled:
         replay_fits(size, self.agent.replay_capacity)
         return size
 
-    # For small programs compiling takes longer than running. What runs once is not optimised at
-    # all; what runs for long is optimised a little less, which costs no speed that was measured.
-
     @cached_property
     def _start(self) -> Any:
-        return jax.jit(self._init, compiler_options={"xla_backend_optimization_level": 0})
+        return jax.jit(self._init, compiler_options=ONCE)
 
     @cached_property
     def _program(self) -> Any:
-        options = {"xla_backend_optimization_level": 1}
-        return jax.jit(self._run, donate_argnums=0, compiler_options=options)
+        return jax.jit(self._run, donate_argnums=0, compiler_options=OFTEN)
 
     @cached_property
     def _spread(self) -> Any:
@@ -153,7 +155,7 @@ class Compiled:
 
         axes = RunState._make([*[0] * (len(RunState._fields) - 1), None])
         over_seeds = jax.vmap(one, in_axes=(axes,))
-        return jax.jit(over_seeds, compiler_options={"xla_backend_optimization_level": 0})
+        return jax.jit(over_seeds, compiler_options=OFTEN)
 
     def _init(self, seeds: Int32[Array, " seeds"]) -> RunState:
         def one(seed: Int32[Array, ""]) -> RunState:

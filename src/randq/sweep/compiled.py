@@ -13,7 +13,7 @@ from randq.agents import Agent, AgentState
 from randq.config import field_names, one_of, override, require, tuples, whole
 from randq.envs import ENVIRONMENTS, Environment
 from randq.evaluation import rollout
-from randq.loops.compiled import Compiled, RunState
+from randq.loops.compiled import OFTEN, Compiled, RunState
 from randq.presets import preset
 from randq.runs.train import train
 from randq.sweep.jobs import Found, Job, Result, Watch
@@ -135,7 +135,7 @@ def untrained_optimal(
 
         return jax.vmap(one)(state.agent, state.world, state.key)
 
-    good = jax.jit(evaluate, compiler_options={"xla_backend_optimization_level": 1})
+    good = jax.jit(evaluate, compiler_options=OFTEN)
     padded = [*seeds, *(seeds[-1],) * (-len(seeds) % batch)]
     optimal = []
     for start in range(0, len(padded), batch):
