@@ -5,10 +5,13 @@ array, up to a size; larger ones stay as they are. Leading axes, such as one of 
 """
 
 import math
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from randq.types import Array, PyTree
 
@@ -27,6 +30,22 @@ class Packing:
         small = [i for i in range(len(leaves)) if i not in set(self._alone)]
         types = sorted({str(leaves[i].dtype) for i in small})
         self._groups = [[i for i in small if str(leaves[i].dtype) == t] for t in types]
+
+    def number(self, packed: list[Any], find: Callable[[PyTree], Any]) -> int:
+        """One small whole number of the tree, the one that `find` picks."""
+        group, start = find(self._places)
+        return int(np.asarray(packed[group])[start])
+
+    @cached_property
+    def _places(self) -> PyTree:
+        """The tree, with the group of each leaf that is packed and where it begins there."""
+        places: list[Any] = [None] * len(self._shapes)
+        for number, group in enumerate(self._groups):
+            start = 0
+            for i in group:
+                places[i] = number, start
+                start += math.prod(self._shapes[i])
+        return jax.tree.unflatten(self._tree, places)
 
     def pack(self, tree: PyTree, axes: int = 0) -> list[Array]:
         """The tree as a few arrays; each of its leaves has so many leading axes."""

@@ -19,6 +19,7 @@ import optax
 
 from randq import threefry
 from randq.config import floating, number, one_of, require, whole, within
+from randq.optimise import packed
 from randq.posteriors.base import Family, Function, Members, Posterior, learnt
 from randq.targets import LOSSES
 from randq.types import Array, Bool, Float, Int32, Key, PyTree, Scalar, Shaped, Spaces, Transition
@@ -232,10 +233,10 @@ def adam(
     if max_grad_norm is not None:
         steps.insert(0, optax.clip_by_global_norm(max_grad_norm))
     steps.insert(0, optax.stateless(_finite))
-    # On one long vector: with dozens of small arrays most of a program would be the optimiser.
-    return optax.flatten(optax.chain(*steps))
+    return packed(optax.chain(*steps))
 
 
-def _finite(gradient: Array, params: Array | None) -> Array:
+def _finite(gradient: list[Array], params: list[Array] | None) -> list[Array]:
     """No gradient at all where it is not finite, so that nothing that was learnt is lost."""
-    return jnp.where(jnp.all(jnp.isfinite(gradient)), gradient, 0)
+    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in gradient]))
+    return [jnp.where(finite, x, 0) for x in gradient]

@@ -23,14 +23,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 
 from randq import threefry
 from randq.actor_critic import Actor, Bounds, Critic, Statistics
 from randq.agents.base import Agent, Loss, Metrics, Precision, Spread, TargetNoise, adam
 from randq.config import number, require
 from randq.exploration import OrnsteinUhlenbeck, ParameterNoise, Thompson
-from randq.optimise import descend
+from randq.optimise import descend, norm
 from randq.posteriors.base import Family, Function, Posterior, learnt, trainable
 from randq.targets import bootstrapped
 from randq.types import (
@@ -310,8 +309,8 @@ class DDPG(Agent):
         # With the same key the same draw: the weights that the critic has learnt with.
         draw = state.posterior.sample(key).network
         actor_gradient = jax.grad(self._regret)(state.actor, draw, batch.observation)
-        norm = jnp.linalg.norm(ravel_pytree((gradient, actor_gradient))[0])
-        metrics = Metrics(loss, cost, jnp.mean(taken), jnp.max(jnp.abs(taken)), norm)
+        size = norm((gradient, actor_gradient))
+        metrics = Metrics(loss, cost, jnp.mean(taken), jnp.max(jnp.abs(taken)), size)
 
         params, optimiser = descend(self.optimiser, gradient, params, state.optimiser)
         actor, actor_optimiser = descend(

@@ -15,14 +15,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 
 from randq import threefry
 from randq.agents.base import Agent, Loss, Metrics, Precision, Spread, TargetNoise
 from randq.config import require, whole
 from randq.exploration import Epsilon
 from randq.networks import MLP, ConvNet, Network, Scaling
-from randq.optimise import descend
+from randq.optimise import descend, norm
 from randq.posteriors.base import Family, Function, Members, Posterior, learnt, trainable
 from randq.targets import q_target
 from randq.types import Array, Bool, Float, Int32, Key, PyTree, Scalar, Spaces, Transition
@@ -215,9 +214,7 @@ class DQN(Agent):
             params, rest, state.target, batch, key
         )
         q_max = jnp.max(jnp.abs(taken))
-        # Of one long vector, as in the optimiser: a norm of dozens of arrays takes longer.
-        norm = jnp.linalg.norm(ravel_pytree(gradient)[0])
-        metrics = Metrics(loss, cost, jnp.mean(taken), q_max, norm)
+        metrics = Metrics(loss, cost, jnp.mean(taken), q_max, norm(gradient))
         params, optimiser = descend(self.optimiser, gradient, params, state.optimiser)
         state = state._replace(
             posterior=eqx.combine(params, rest),

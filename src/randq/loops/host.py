@@ -163,7 +163,9 @@ class Host:
 
         If an update went wrong there are none (`refuses`), and `check` says how.
         """
-        return self._step(state, *arrived)
+        # Two programs, and no branch in one: XLA optimises the body of a program more than a
+        # branch, where it computes gradients of convolutions twenty times as slowly.
+        return self._step(state, *arrived, learns=self._learns(state, arrived))
 
     def refuses(self, actions: np.ndarray) -> bool:
         """Whether these stand for no action at all, because an update went wrong."""
@@ -257,11 +259,11 @@ class Host:
 
     @cached_property
     def _step(self) -> Any:
-        def step(packed: Packed, *arrived: Array) -> tuple[Packed, Array]:
-            state, action = self._call(self._packing.unpack(packed), Arrived(*arrived))
+        def step(packed: Packed, *arrived: Array, learns: bool) -> tuple[Packed, Array]:
+            state, action = self._call(self._packing.unpack(packed), Arrived(*arrived), learns)
             return self._packing.pack(state), action
 
-        return jax.jit(step, donate_argnums=0)
+        return jax.jit(step, donate_argnums=0, static_argnames="learns")
 
     @cached_property
     def _vitals(self) -> Any:
@@ -346,8 +348,23 @@ class Host:
             healthy=jnp.ones((), bool),
         )
 
-    def _call(self, state: HostState, arrived: Arrived) -> tuple[HostState, Array]:
-        state = self._learn(*self._store(state, arrived))
+    def _learns(self, packed: Packed, arrived: Arrived) -> bool:
+        """Whether it is time to learn when this has arrived."""
+        steps = self._packing.number(packed, lambda state: state.agent.steps)
+        after = steps + int(np.sum(arrived.taken))
+        ended = np.sum((arrived.terminated | arrived.truncated) & arrived.taken)
+        due = self._updates(after, steps, int(ended)) > 0
+        return bool(due and after >= self.agent.learning_starts)
+
+    def _updates(self, steps: Any, before: Any, ended: Any) -> Any:
+        """How many are due after so many steps, when some episodes have ended, once it learns."""
+        every = self.agent.update_every
+        if every is not None:
+            return steps // every - before // every
+        return ended * self.agent.updates_per_episode
+
+    def _call(self, state: HostState, arrived: Arrived, learns: bool) -> tuple[HostState, Array]:
+        state = self._learn(*self._store(state, arrived), learns)
         state, action = self._act(state, arrived.observation)
         # An answer that costs no second transfer (see `refuses`).
         none = jnp.full_like(action, jnp.nan if self.spaces.continuous else -1)
@@ -361,28 +378,27 @@ class Host:
         reward = self.agent.stored(reward)
         item = Transition(state.observation, state.action, reward, final, last, state.masks)
         before = state.agent
+        # The barrier keeps XLA from sampling out of a copy of the whole replay.
+        replay = jax.lax.optimization_barrier(self.replay.add(state.replay, item, taken, ended))
         state = state._replace(
-            replay=self.replay.add(state.replay, item, taken, ended),
+            replay=replay,
             agent=self.agent.stepped(before, ended, taken),
             largest_reward=jnp.maximum(state.largest_reward, jnp.max(jnp.abs(reward))),
         )
         return state, before
 
-    def _learn(self, state: HostState, before: AgentState) -> HostState:
-        agent, every = state.agent, self.agent.update_every
+    def _learn(self, state: HostState, before: AgentState, learns: bool) -> HostState:
+        agent = state.agent
         due = self.agent.target_due(agent.steps, before.steps)
         agent = jax.lax.cond(due, self.agent.move_target, lambda agent: agent, agent)
-        if every is not None:
-            count = agent.steps // every - before.steps // every
-        else:
-            count = (agent.episodes - before.episodes) * self.agent.updates_per_episode
-        count = jnp.where(agent.steps >= self.agent.learning_starts, count, 0)
-        # The replay stays out of what a branch or a loop carries, because it would be copied.
+        if not learns:
+            return state._replace(agent=agent)
+        # The replay stays out of what a loop carries, because it would be copied.
         learner = Learner(agent, state.metrics, state.healthy)
         if self._at_most_one_update:
-            once = partial(self._update, state, 0)
-            learner = jax.lax.cond(count > 0, once, lambda learner: learner, learner)
+            learner = self._update(state, 0, learner)
         else:
+            count = self._updates(agent.steps, before.steps, agent.episodes - before.episodes)
             learner = jax.lax.fori_loop(0, count, partial(self._update, state), learner)
         return state._replace(**learner._asdict())
 
