@@ -68,14 +68,6 @@ Packed = list[Array]
 """A state as a program takes it."""
 
 
-class Learner(NamedTuple):
-    """The part of the state that an update changes."""
-
-    agent: AgentState
-    metrics: Metrics
-    healthy: Bool[Array, ""]
-
-
 class Memory(NamedTuple):
     """What is worth keeping of an agent: all but the replay, and what was under way."""
 
@@ -163,9 +155,15 @@ class Host:
 
         If an update went wrong there are none (`refuses`), and `check` says how.
         """
-        # Two programs, and no branch in one: XLA optimises the body of a program more than a
-        # branch, where it computes gradients of convolutions twenty times as slowly.
-        return self._step(state, *arrived, learns=self._learns(state, arrived))
+        # Several programs, and no branch or loop in one: XLA optimises the body of a program more
+        # than those, where it computes gradients of convolutions twenty times as slowly.
+        updates = self._updates(state, arrived)
+        if updates == 0 or self._at_most_one_update:
+            return self._step(state, *arrived, learns=updates > 0)
+        state = self._take_in(state, *arrived)
+        for i in range(updates):
+            state = self._learn_more(state, np.int32(i))
+        return self._choose(state, arrived.observation)
 
     def refuses(self, actions: np.ndarray) -> bool:
         """Whether these stand for no action at all, because an update went wrong."""
@@ -259,11 +257,43 @@ class Host:
 
     @cached_property
     def _step(self) -> Any:
+        """All of a step, with an update or without one."""
+
         def step(packed: Packed, *arrived: Array, learns: bool) -> tuple[Packed, Array]:
-            state, action = self._call(self._packing.unpack(packed), Arrived(*arrived), learns)
+            state = self._store(self._packing.unpack(packed), Arrived(*arrived))
+            if learns:
+                state = self._update(state, state.update_keys)
+            state, action = self._act(state, arrived[0])
             return self._packing.pack(state), action
 
         return jax.jit(step, donate_argnums=0, static_argnames="learns")
+
+    # The same in parts, where any number of updates may be due.
+
+    @cached_property
+    def _take_in(self) -> Any:
+        def take_in(packed: Packed, *arrived: Array) -> Packed:
+            state = self._store(self._packing.unpack(packed), Arrived(*arrived))
+            return self._packing.pack(state)
+
+        return jax.jit(take_in, donate_argnums=0)
+
+    @cached_property
+    def _learn_more(self) -> Any:
+        def learn_more(packed: Packed, i: Int32[Array, ""]) -> Packed:
+            state: HostState = self._packing.unpack(packed)
+            keys = UpdateKeys(*(threefry.fold_in(key, i) for key in state.update_keys))
+            return self._packing.pack(self._update(state, keys))
+
+        return jax.jit(learn_more, donate_argnums=0)
+
+    @cached_property
+    def _choose(self) -> Any:
+        def choose(packed: Packed, observation: Array) -> tuple[Packed, Array]:
+            state, action = self._act(self._packing.unpack(packed), observation)
+            return self._packing.pack(state), action
+
+        return jax.jit(choose, donate_argnums=0)
 
     @cached_property
     def _vitals(self) -> Any:
@@ -348,70 +378,42 @@ class Host:
             healthy=jnp.ones((), bool),
         )
 
-    def _learns(self, packed: Packed, arrived: Arrived) -> bool:
-        """Whether it is time to learn when this has arrived."""
-        steps = self._packing.number(packed, lambda state: state.agent.steps)
-        after = steps + int(np.sum(arrived.taken))
-        ended = np.sum((arrived.terminated | arrived.truncated) & arrived.taken)
-        due = self._updates(after, steps, int(ended)) > 0
-        return bool(due and after >= self.agent.learning_starts)
-
-    def _updates(self, steps: Any, before: Any, ended: Any) -> Any:
-        """How many are due after so many steps, when some episodes have ended, once it learns."""
-        every = self.agent.update_every
+    def _updates(self, packed: Packed, arrived: Arrived) -> int:
+        """How many are due when this has arrived."""
+        before = self._packing.number(packed, lambda state: state.agent.steps)
+        steps, every = before + int(np.sum(arrived.taken)), self.agent.update_every
+        if steps < self.agent.learning_starts:
+            return 0
         if every is not None:
             return steps // every - before // every
-        return ended * self.agent.updates_per_episode
-
-    def _call(self, state: HostState, arrived: Arrived, learns: bool) -> tuple[HostState, Array]:
-        state = self._learn(*self._store(state, arrived), learns)
-        state, action = self._act(state, arrived.observation)
-        # An answer that costs no second transfer (see `refuses`).
-        none = jnp.full_like(action, jnp.nan if self.spaces.continuous else -1)
-        return state, jnp.where(state.healthy, action, none)
-
-    def _store(self, state: HostState, arrived: Arrived) -> tuple[HostState, AgentState]:
-        """Keep the last transitions; also gives the agent as it was before them."""
-        _, final, reward, terminated, truncated, taken, stops = arrived
-        ended = (terminated | truncated) & taken
-        last = (ended if self.agent.truncation_terminates else terminated) | stops
-        reward = self.agent.stored(reward)
-        item = Transition(state.observation, state.action, reward, final, last, state.masks)
-        before = state.agent
-        # The barrier keeps XLA from sampling out of a copy of the whole replay.
-        replay = jax.lax.optimization_barrier(self.replay.add(state.replay, item, taken, ended))
-        state = state._replace(
-            replay=replay,
-            agent=self.agent.stepped(before, ended, taken),
-            largest_reward=jnp.maximum(state.largest_reward, jnp.max(jnp.abs(reward))),
-        )
-        return state, before
-
-    def _learn(self, state: HostState, before: AgentState, learns: bool) -> HostState:
-        agent = state.agent
-        due = self.agent.target_due(agent.steps, before.steps)
-        agent = jax.lax.cond(due, self.agent.move_target, lambda agent: agent, agent)
-        if not learns:
-            return state._replace(agent=agent)
-        # The replay stays out of what a loop carries, because it would be copied.
-        learner = Learner(agent, state.metrics, state.healthy)
-        if self._at_most_one_update:
-            learner = self._update(state, 0, learner)
-        else:
-            count = self._updates(agent.steps, before.steps, agent.episodes - before.episodes)
-            learner = jax.lax.fori_loop(0, count, partial(self._update, state), learner)
-        return state._replace(**learner._asdict())
+        ended = (arrived.terminated | arrived.truncated) & arrived.taken
+        return int(np.sum(ended)) * self.agent.updates_per_episode
 
     @property
     def _at_most_one_update(self) -> bool:
         return self.num_envs == 1 and self.agent.update_every is not None
 
-    def _update(self, state: HostState, i: Int32[Array, ""] | int, learner: Learner) -> Learner:
-        keys = state.update_keys
-        if not self._at_most_one_update:
-            keys = UpdateKeys(*(threefry.fold_in(key, i) for key in keys))
+    def _store(self, state: HostState, arrived: Arrived) -> HostState:
+        """Keep the last transitions, and move the target if it is time to."""
+        _, final, reward, terminated, truncated, taken, stops = arrived
+        ended = (terminated | truncated) & taken
+        last = (ended if self.agent.truncation_terminates else terminated) | stops
+        reward = self.agent.stored(reward)
+        item = Transition(state.observation, state.action, reward, final, last, state.masks)
+        agent = self.agent.stepped(state.agent, ended, taken)
+        due = self.agent.target_due(agent.steps, state.agent.steps)
+        agent = jax.lax.cond(due, self.agent.move_target, lambda agent: agent, agent)
+        # The barrier keeps XLA from sampling out of a copy of the whole replay.
+        replay = jax.lax.optimization_barrier(self.replay.add(state.replay, item, taken, ended))
+        return state._replace(
+            replay=replay,
+            agent=agent,
+            largest_reward=jnp.maximum(state.largest_reward, jnp.max(jnp.abs(reward))),
+        )
+
+    def _update(self, state: HostState, keys: UpdateKeys) -> HostState:
         batch = self._sample(state.replay, keys.sample, self.agent.batch_size)
-        agent, metrics = self.agent.update(learner.agent, batch, keys.learn)
+        agent, metrics = self.agent.update(state.agent, batch, keys.learn)
         agent = jax.lax.cond(
             agent.updates % self.agent.condition_every == 0,
             lambda: self.agent.condition(
@@ -420,10 +422,8 @@ class Host:
             lambda: agent,
         )
         finite = jnp.isfinite(metrics.loss) & jnp.isfinite(metrics.gradient)
-        healthy = (
-            learner.healthy & finite & (metrics.q_max.astype(jnp.float32) < self._limit(state))
-        )
-        return Learner(agent, metrics, healthy)
+        healthy = state.healthy & finite & (metrics.q_max.astype(jnp.float32) < self._limit(state))
+        return state._replace(agent=agent, metrics=metrics, healthy=healthy)
 
     def _limit(self, state: HostState) -> Array:
         """A thousand times the greatest value that the rewards so far can add up to."""
@@ -453,7 +453,9 @@ class Host:
             update_keys=UpdateKeys(*update_keys[0]),
             calls=state.calls + 1,
         )
-        return state, action
+        # An answer that costs no second transfer (see `refuses`).
+        none = jnp.full_like(action, jnp.nan if self.spaces.continuous else -1)
+        return state, jnp.where(state.healthy, action, none)
 
     def _per_env(self, key: Key) -> Shaped[Array, " envs"]:
         return key[None] if self.num_envs == 1 else threefry.split(key, self.num_envs)
