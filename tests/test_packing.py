@@ -39,3 +39,10 @@ def test_leading_axes_are_kept():
     packed = packing.pack(rows, axes=1)
     assert sorted(x.shape for x in packed) == [(5, 1), (5, 4)]
     same(packing.unpack(packed, axes=1), rows)
+
+
+def test_one_number_is_read_without_unpacking():
+    packing = Packing(jax.eval_shape(lambda: TREE), 49)
+    packed = jax.jit(packing.pack)(TREE)
+    assert packing.number(packed, lambda tree: tree["b"][1]) == 8
+    assert packing.number(packed, lambda tree: tree["b"][0]) == 7

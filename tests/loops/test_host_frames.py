@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import re
 import signal
 from dataclasses import replace
 
@@ -350,3 +351,30 @@ def test_heads_share_the_convolutions():
     assert heads.shared.convolutions[0].weight.shape == (8, 8, 4, 32)
     assert isinstance(heads.own.hidden[0], Linear)
     assert heads.own.hidden[0].weight.shape == (10, 3136, 512)
+
+
+@pytest.mark.parametrize("envs", [1, 2])
+@pytest.mark.parametrize("whole", [False, True])
+def test_no_program_copies_the_replay_or_learns_in_a_branch(envs, whole):
+    """Neither shows in a result, and each makes steps from pixels many times slower."""
+    spaces = Spaces((4, 60, 60), 3, dtype="uint8", stack=0 if whole else 4)
+    host = Host(replace(preset("ddqn", "atari"), **SMALL), spaces, envs)
+    state, no = host.init(0), np.zeros(envs, bool)
+    seen = np.zeros((envs, 4, 60, 60), np.uint8)
+    arrived = (seen, seen, np.zeros(envs, np.float32), no, no, ~no, no)
+    if envs == 1:
+        programs = [host._step.lower(state, *arrived, learns=x) for x in (True, False)]
+    else:
+        programs = [
+            host._learn_more.lower(state, np.int32(0)),
+            host._take_in.lower(state, *arrived),
+        ]
+    texts = [program.compile().as_text() for program in programs]
+    largest = max(jax.tree.leaves(host.replay.shapes.items), key=lambda x: x.size)
+    shape = ",".join(map(str, largest.shape))
+    for text in texts:
+        assert f"u8[{shape}]" in text
+        assert not re.search(rf"u8\[{shape}\]\S* copy\(", text)
+    gradients = re.findall(r"convolution\(.*dim_labels=([a-z0-9_]+->[a-z0-9]+)", texts[0])
+    assert len(gradients) >= 9
+    assert set(gradients) == {"b01f_01io->b01f"}  # the form that has a fast implementation

@@ -403,10 +403,8 @@ class Host:
         agent = self.agent.stepped(state.agent, ended, taken)
         due = self.agent.target_due(agent.steps, state.agent.steps)
         agent = jax.lax.cond(due, self.agent.move_target, lambda agent: agent, agent)
-        # The barrier keeps XLA from sampling out of a copy of the whole replay.
-        replay = jax.lax.optimization_barrier(self.replay.add(state.replay, item, taken, ended))
         return state._replace(
-            replay=replay,
+            replay=self.replay.add(state.replay, item, taken, ended),
             agent=agent,
             largest_reward=jnp.maximum(state.largest_reward, jnp.max(jnp.abs(reward))),
         )
@@ -461,7 +459,11 @@ class Host:
         return key[None] if self.num_envs == 1 else threefry.split(key, self.num_envs)
 
     def _sample(self, replay: ReplayState, key: Key, count: int) -> Transition:
-        items = self.replay.sample(replay, key, count)
+        # A branch that is always taken, as XLA does not know. Otherwise it would fuse what was just
+        # written with what is read here, and copy the whole replay for it.
+        sample = partial(self.replay.sample, replay, key, count)
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(sample))
+        items: Transition = jax.lax.cond(jnp.all(replay.written >= 0), sample, lambda: nothing)
         return items._replace(
             observation=self.encode(items.observation),
             next_observation=self.encode(items.next_observation),
