@@ -242,7 +242,8 @@ def test_the_actors_gradient_is_that_of_finite_differences(family, x64):
             expected.append((moved[0] - moved[1]) / 2e-6)
     # After one step of Adam, its first moment is a tenth of the gradient, all in one vector; and
     # what is minimised is minus the value.
-    found = -10 * np.asarray(optax.tree_utils.tree_get(updated.actor_optimiser, "mu"))
+    [moment] = optax.tree_utils.tree_get(updated.actor_optimiser, "mu")
+    found = -10 * np.asarray(moment)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
     assert np.abs(expected).max() > 1e-3
     # And Adam's first step is its learning rate long, upwards.

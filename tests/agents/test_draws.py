@@ -264,7 +264,7 @@ def test_the_loss_is_the_one_written_out_by_hand(name):
 def test_the_gradient_is_that_of_the_loss_by_hand(name):
     agent, _, fact = facts(name)
     # After one step of Adam, its first moment is a tenth of the gradient, all in one vector.
-    moment = optax.tree_utils.tree_get(fact["updated"].optimiser, "mu")
+    [moment] = optax.tree_utils.tree_get(fact["updated"].optimiser, "mu")
     gradient = np.concatenate([x.reshape(-1) for x in jax.tree.leaves(fact["gradient"])])
     same(10 * moment, gradient, atol=2e-5)
     largest = max(np.abs(x).max() for x in jax.tree.leaves(fact["gradient"]))

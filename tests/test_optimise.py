@@ -1,0 +1,40 @@
+"""One gradient step: small arrays are packed, large ones are not, and neither changes a step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from randq import optimise
+from randq.optimise import descend, norm, packed
+
+PARAMS = {
+    "a": jnp.linspace(-1, 1, 6, dtype=jnp.float32).reshape(2, 3),
+    "b": jnp.arange(4, dtype=jnp.float32),
+    "large": jnp.linspace(0, 3, 40, dtype=jnp.float32).reshape(8, 5),
+}
+
+
+@pytest.mark.parametrize(("large", "arrays"), [(39, 2), (40, 1), (0, 3)])
+def test_steps_are_those_of_the_plain_optimiser(monkeypatch, large, arrays):
+    monkeypatch.setattr(optimise, "LARGE", large)
+    plain = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1))
+    ours = packed(plain)
+    ends = []
+    for optimiser in (plain, ours):
+        params, state = PARAMS, optimiser.init(PARAMS)
+        for i in range(3):
+            gradient = jax.tree.map(lambda x, i=i: jnp.sin(x + i), params)
+            params, state = descend(optimiser, gradient, params, state)
+        ends.append(params)
+    assert len(optax.tree_utils.tree_get(state, "mu")) == arrays
+    for found, expected in zip(*map(jax.tree.leaves, ends), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("large", [0, 10, 1000])
+def test_norm(monkeypatch, large):
+    monkeypatch.setattr(optimise, "LARGE", large)
+    flat = np.concatenate([np.ravel(x) for x in jax.tree.leaves(PARAMS)])
+    np.testing.assert_allclose(norm(PARAMS), np.linalg.norm(flat), rtol=1e-6)
