@@ -34,8 +34,13 @@ from randq.settings import to_json
 class Benchmark:
     """What to measure."""
 
-    runs: tuple[str, ...] = ("mnf-dqn nchain", "mnf-dqn CartPole-v1", "mnf-ddpg HalfCheetah-v5")
-    """An agent and an environment each; HalfCheetah takes the extra `mujoco`."""
+    runs: tuple[str, ...] = (
+        "mnf-dqn nchain",
+        "mnf-dqn CartPole-v1",
+        "mnf-ddpg HalfCheetah-v5",
+        "mnf-dqn atari-paper/Breakout",
+    )
+    """An agent and an environment each; the last two take the extras `mujoco` and `atari`."""
     seconds: float = 130.0
     """How long each runs."""
 

@@ -381,13 +381,13 @@ class Host:
     def _updates(self, packed: Packed, arrived: Arrived) -> int:
         """How many are due when this has arrived."""
         before = self._packing.number(packed, lambda state: state.agent.steps)
-        steps, every = before + int(np.sum(arrived.taken)), self.agent.update_every
+        steps, every = before + int(np.count_nonzero(arrived.taken)), self.agent.update_every
         if steps < self.agent.learning_starts:
             return 0
         if every is not None:
             return steps // every - before // every
         ended = (arrived.terminated | arrived.truncated) & arrived.taken
-        return int(np.sum(ended)) * self.agent.updates_per_episode
+        return int(np.count_nonzero(ended)) * self.agent.updates_per_episode
 
     @property
     def _at_most_one_update(self) -> bool:
