@@ -1,8 +1,9 @@
 """The training loop around an environment that is not JAX: one compiled call for each step.
 
-Python does nothing but step the environment. The call takes what the step led to, stores it, learns
-when it is time to, and chooses the next actions. Several environments may step at once, and each
-holds a draw of its own. With one environment the keys are those of the compiled loop.
+Python does nothing but step the environment, and knows when it is time to learn. The call takes
+what the step led to, stores it, learns then, and chooses the next actions; where several updates
+are due it is made in parts. Several environments may step at once, and each holds a draw of its
+own. With one environment the keys are those of the compiled loop.
 """
 
 from collections.abc import Callable
