@@ -2,7 +2,8 @@
 
 Each call of JAX's generator inside a compiled program costs up to a second of compile time on a
 CPU, and a network asks for dozens of arrays. So what needs random numbers takes them from a
-`Supply`, in order, and that is filled by a single call.
+`Supply`, in order, and that is filled by a single call. Large arrays have calls of their own: then
+XLA makes their numbers where it uses them, and keeps no copy.
 """
 
 import math
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from randq import threefry
+from randq.large import LARGE, normal
 from randq.types import Array, Float, Key
 
 T = TypeVar("T")
@@ -22,18 +24,34 @@ T = TypeVar("T")
 class Supply:
     """Numbers handed out in order. Without numbers it hands out zeros, and counts."""
 
-    def __init__(self, dtype: Any, numbers: Float[Array, " n"] | None = None) -> None:
+    def __init__(
+        self,
+        dtype: Any,
+        shared: Float[Array, " n"] | None = None,
+        alone: Callable[[int, tuple[int, ...]], Float[Array, "..."]] | None = None,
+    ) -> None:
         self.dtype = dtype
-        self.numbers = numbers
+        self.shared = shared
+        """The numbers of all small arrays."""
+        self.alone = alone
+        """Makes those of the i-th large array."""
         self.used = 0
+        self.large = 0
 
     def take(self, *shape: int) -> Float[Array, "..."]:
         """The next numbers, as an array."""
-        start = self.used
-        self.used += math.prod(shape)
-        if self.numbers is None:
+        size = math.prod(shape)
+        if size > LARGE:
+            self.large += 1
+            return (
+                jnp.zeros(shape, self.dtype)
+                if self.alone is None
+                else self.alone(self.large, shape)
+            )
+        self.used += size
+        if self.shared is None:
             return jnp.zeros(shape, self.dtype)
-        return self.numbers[start : self.used].reshape(shape)
+        return self.shared[self.used - size : self.used].reshape(shape)
 
     def like(self, array: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """The next numbers, in the shape of an array."""
@@ -43,24 +61,35 @@ class Supply:
 def normals(use: Callable[[Supply], T], key: Key, dtype: Any) -> T:
     """What `use` makes of a supply of standard normal numbers."""
 
-    def generate(n: int) -> Float[Array, " n"]:
+    def shared(n: int) -> Float[Array, " n"]:
         # In a loop of two turns, which XLA leaves alone. Otherwise it would repeat the polynomials
         # behind erf_inv in each of the dozens of operations that use some of the numbers.
         low = np.nextafter(np.array(-1, dtype), np.array(0, dtype))
         halves = threefry.uniform(key, (2, -(-n // 2)), dtype, float(low), 1.0)
         return math.sqrt(2) * jax.lax.map(jax.lax.erf_inv, halves).reshape(-1)[:n]
 
-    return _supplied(use, dtype, generate)
+    return _supplied(use, key, dtype, shared, lambda key, shape: normal(key, shape, dtype))
 
 
 def uniforms(use: Callable[[Supply], T], key: Key, dtype: Any) -> T:
     """What `use` makes of a supply of numbers uniform in [-1, 1)."""
-    return _supplied(use, dtype, lambda n: threefry.uniform(key, (n,), dtype, -1.0, 1.0))
+
+    def generate(key: Key, shape: tuple[int, ...]) -> Float[Array, "..."]:
+        return threefry.uniform(key, shape, dtype, -1.0, 1.0)
+
+    return _supplied(use, key, dtype, lambda n: generate(key, (n,)), generate)
 
 
 def _supplied(
-    use: Callable[[Supply], T], dtype: Any, generate: Callable[[int], Float[Array, " n"]]
+    use: Callable[[Supply], T],
+    key: Key,
+    dtype: Any,
+    shared: Callable[[int], Float[Array, " n"]],
+    alone: Callable[[Key, tuple[int, ...]], Float[Array, "..."]],
 ) -> T:
     counter = Supply(dtype)
     jax.eval_shape(lambda: use(counter))
-    return use(Supply(dtype, generate(counter.used)))
+    # No key of a large array is that of the small ones: it is folded.
+    return use(
+        Supply(dtype, shared(counter.used), lambda i, shape: alone(threefry.fold_in(key, i), shape))
+    )

@@ -6,13 +6,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from randq.large import LARGE, total
 from randq.packing import Packing
 from randq.types import Array, PyTree, Scalar
 
 T = TypeVar("T")
-
-LARGE = 2**17
-"""An array with more numbers than this is updated where it is."""
 
 
 def packed(optimiser: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -34,8 +32,30 @@ def packed(optimiser: optax.GradientTransformation) -> optax.GradientTransformat
 
 def norm(gradient: PyTree) -> Scalar:
     """Its Euclidean length."""
-    parts = [jnp.sum(x * x) for x in Packing(gradient, LARGE).pack(gradient)]
-    return jnp.sqrt(jnp.sum(jnp.stack(parts)))
+    return _norm(Packing(gradient, LARGE).pack(gradient))
+
+
+def _norm(arrays: list[Array]) -> Scalar:
+    return jnp.sqrt(jnp.sum(jnp.stack([total(x * x) for x in arrays])))
+
+
+def checked(max_norm: float | None) -> optax.GradientTransformation:
+    """Scales a gradient down to a norm, and to nothing where that is not finite, so that nothing
+    that was learnt is lost."""
+
+    def update(gradient: list[Array], params: list[Array] | None) -> list[Array]:
+        # One pass over the numbers tells both; `norm` of the same gradient is the same pass.
+        size = _norm(gradient)
+        sound = jnp.isfinite(size)
+
+        def scaled(x: Array) -> Array:
+            if max_norm is not None:
+                x = jnp.where(size < max_norm, x, x / size * max_norm)
+            return jnp.where(sound, x, 0)
+
+        return [scaled(x) for x in gradient]
+
+    return optax.stateless(update)
 
 
 def descend(

@@ -26,10 +26,18 @@ PARITY = np.uint32(0x1BD11BDA)
 
 def bits(key: Key, shape: tuple[int, ...]) -> Word:
     """Random words."""
-    if not _ours(key):
+    if not is_threefry(key):
         return jax.random.bits(key, shape, jnp.uint32)
-    high, low = _blocks(key, shape)
+    high, low = blocks(key, shape)
     return high ^ low
+
+
+def blocks(key: Key, shape: tuple[int, ...]) -> tuple[Word, Word]:
+    """A block of the cipher for each entry of an array: two random words, which `bits` mixes."""
+    size = math.prod(shape)
+    assert size < 2**32, "numbers would repeat themselves"
+    count = jax.lax.iota(jnp.uint32, size).reshape(shape)
+    return _encrypted(key, jnp.zeros_like(count), count)
 
 
 @partial(jax.jit, static_argnums=(1, 2, 3, 4), inline=True)
@@ -37,7 +45,7 @@ def uniform(
     key: Key, shape: tuple[int, ...], dtype: Any, low: float, high: float
 ) -> Float[Array, "..."]:
     """Numbers uniform in [low, high)."""
-    if not _ours(key) or jnp.dtype(dtype) != jnp.float32:
+    if not is_threefry(key) or jnp.dtype(dtype) != jnp.float32:
         return jax.random.uniform(key, shape, dtype, low, high)
     least, most = np.float32(low), np.float32(high)
     # The upper bits as the digits of a number in [1, 2).
@@ -55,29 +63,22 @@ def normal(key: Key, shape: tuple[int, ...], dtype: Any) -> Float[Array, "..."]:
 
 def split(key: Key, num: int = 2) -> Shaped[Array, " num"]:
     """New keys."""
-    if not _ours(key):
+    if not is_threefry(key):
         return jax.random.split(key, num)
-    return jax.random.wrap_key_data(jnp.stack(_blocks(key, (num,)), axis=-1))
+    return jax.random.wrap_key_data(jnp.stack(blocks(key, (num,)), axis=-1))
 
 
 def fold_in(key: Key, data: Int[Array, ""] | int) -> Key:
     """A new key from a key and a number."""
-    if not _ours(key):
+    if not is_threefry(key):
         return jax.random.fold_in(key, data)
     count = jnp.asarray(data).astype(jnp.uint32)
     return jax.random.wrap_key_data(jnp.stack(_encrypted(key, jnp.zeros_like(count), count)))
 
 
-def _ours(key: Key) -> bool:
+def is_threefry(key: Key) -> bool:
+    """Whether a key is one of the generator that is written here."""
     return str(jax.random.key_impl(key)) == "threefry2x32"
-
-
-def _blocks(key: Key, shape: tuple[int, ...]) -> tuple[Word, Word]:
-    """A block of the cipher for each entry of an array."""
-    size = math.prod(shape)
-    assert size < 2**32, "numbers would repeat themselves"
-    count = jax.lax.iota(jnp.uint32, size).reshape(shape)
-    return _encrypted(key, jnp.zeros_like(count), count)
 
 
 def _encrypted(key: Key, x: Word, y: Word) -> tuple[Word, Word]:

@@ -19,7 +19,7 @@ import optax
 
 from randq import threefry
 from randq.config import floating, number, one_of, require, whole, within
-from randq.optimise import packed
+from randq.optimise import checked, packed
 from randq.posteriors.base import Family, Function, Members, Posterior, learnt
 from randq.targets import LOSSES
 from randq.types import Array, Bool, Float, Int32, Key, PyTree, Scalar, Shaped, Spaces, Transition
@@ -229,14 +229,4 @@ def adam(
     learning_rate: float, eps: float, max_grad_norm: float | None
 ) -> optax.GradientTransformation:
     """Adam that clips a long gradient, and takes no step where one is not finite."""
-    steps = [optax.adam(learning_rate, eps=eps)]
-    if max_grad_norm is not None:
-        steps.insert(0, optax.clip_by_global_norm(max_grad_norm))
-    steps.insert(0, optax.stateless(_finite))
-    return packed(optax.chain(*steps))
-
-
-def _finite(gradient: list[Array], params: list[Array] | None) -> list[Array]:
-    """No gradient at all where it is not finite, so that nothing that was learnt is lost."""
-    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in gradient]))
-    return [jnp.where(finite, x, 0) for x in gradient]
+    return packed(optax.chain(checked(max_grad_norm), optax.adam(learning_rate, eps=eps)))

@@ -62,6 +62,12 @@ class HostState(NamedTuple):
     """No update went wrong so far; a gradient that is not finite was not applied."""
 
 
+CONVOLUTIONS = {
+    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+}
+"""How a program is compiled: on a CPU with XLA's own convolutions, which run on all cores and have
+gradients as fast as they are; those of YNNPACK, the default, run on one. Products stay there."""
+
 CHUNK = 256
 """Rows of a replay that are put back at once."""
 
@@ -267,7 +273,9 @@ class Host:
             state, action = self._act(state, arrived[0])
             return self._packing.pack(state), action
 
-        return jax.jit(step, donate_argnums=0, static_argnames="learns")
+        return jax.jit(
+            step, donate_argnums=0, static_argnames="learns", compiler_options=CONVOLUTIONS
+        )
 
     # The same in parts, where any number of updates may be due.
 
@@ -277,7 +285,7 @@ class Host:
             state = self._store(self._packing.unpack(packed), Arrived(*arrived))
             return self._packing.pack(state)
 
-        return jax.jit(take_in, donate_argnums=0)
+        return jax.jit(take_in, donate_argnums=0, compiler_options=CONVOLUTIONS)
 
     @cached_property
     def _learn_more(self) -> Any:
@@ -286,7 +294,7 @@ class Host:
             keys = UpdateKeys(*(threefry.fold_in(key, i) for key in state.update_keys))
             return self._packing.pack(self._update(state, keys))
 
-        return jax.jit(learn_more, donate_argnums=0)
+        return jax.jit(learn_more, donate_argnums=0, compiler_options=CONVOLUTIONS)
 
     @cached_property
     def _choose(self) -> Any:
@@ -294,7 +302,7 @@ class Host:
             state, action = self._act(self._packing.unpack(packed), observation)
             return self._packing.pack(state), action
 
-        return jax.jit(choose, donate_argnums=0)
+        return jax.jit(choose, donate_argnums=0, compiler_options=CONVOLUTIONS)
 
     @cached_property
     def _vitals(self) -> Any:
@@ -314,7 +322,7 @@ class Host:
             seen = self._sample(state.replay, sample_key, LOOK).observation
             return self.agent.spread(state.agent, seen, key)
 
-        return jax.jit(spread)
+        return jax.jit(spread, compiler_options=CONVOLUTIONS)
 
     @cached_property
     def _evaluator(self) -> Packing:
@@ -326,7 +334,7 @@ class Host:
         def best(agent: AgentState) -> list[Array]:
             return _copied(self._evaluator.pack(self.agent.evaluator(agent)))
 
-        return jax.jit(best)
+        return jax.jit(best, compiler_options=CONVOLUTIONS)
 
     @cached_property
     def _chosen(self) -> Any:
@@ -334,7 +342,7 @@ class Host:
             evaluator = self._evaluator.unpack(best)
             return self.spaces.chosen(jax.vmap(evaluator)(self.encode(observations)))
 
-        return jax.jit(chosen)
+        return jax.jit(chosen, compiler_options=CONVOLUTIONS)
 
     @cached_property
     def _remember(self) -> Any:

@@ -2,8 +2,10 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 
+from randq.large import LARGE, total
 from randq.types import Array, Float, Scalar
 
 
@@ -12,7 +14,28 @@ def kl_to_prior(
 ) -> Scalar:
     """KL(N(mean, std^2) || N(0, prior_std^2)), summed over the entries."""
     scaled = (jnp.exp(2 * log_std) + mean**2) / (2 * prior_std**2)
-    return jnp.sum(math.log(prior_std) - log_std + scaled - 0.5)
+    return total(math.log(prior_std) - log_std + scaled - 0.5)
+
+
+def spread(
+    log_std: Float[Array, "*shape"], epsilon: Float[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    """What noise of this deviation adds: exp(log_std) * epsilon."""
+    return (_spread if epsilon.size > LARGE else _spread.fun)(log_std, epsilon)
+
+
+@jax.custom_jvp
+def _spread(
+    log_std: Float[Array, "*shape"], epsilon: Float[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    return jnp.exp(log_std) * epsilon
+
+
+@_spread.defjvp
+def _spread_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    # The result is its own derivative. With epsilon in it, XLA would make all numbers once more.
+    value = _spread(*primals)
+    return value, value * tangents[0]
 
 
 def log_density(

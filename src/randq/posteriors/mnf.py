@@ -17,7 +17,7 @@ from randq.flows import Flow, Masks
 from randq.networks import Conv2d, Layer, Linear
 from randq.noise import Supply, normals, uniforms
 from randq.posteriors.base import Family, Init
-from randq.posteriors.gaussian import kl_to_prior, log_density, standard_log_density
+from randq.posteriors.gaussian import kl_to_prior, log_density, spread, standard_log_density
 from randq.posteriors.layerwise import (
     Layers,
     Layerwise,
@@ -157,7 +157,7 @@ class MNFLayer(LocalLayerPosterior):
         z, log_det = self.flow(z0, noise.masks)
         layer = self._scaled(z)
         mean = layer.weight
-        weight = mean + jnp.exp(self.weight_log_std) * noise.epsilon_weight
+        weight = mean + spread(self.weight_log_std, noise.epsilon_weight)
         bias = layer.bias + jnp.exp(self.bias_log_std) * noise.epsilon_bias
 
         kl = kl_to_prior(mean, self.weight_log_std, self.prior_std)
