@@ -380,7 +380,6 @@ def test_pieces_come_together_on_one_page(tmp_path, monkeypatch):
     assert "80,000 frames were run" in page
 
 
-@pytest.mark.slow
 def test_smoke_from_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
     log = run(ReproduceCommand("figure3", scale="smoke", out=tmp_path), tmp_path)

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from randq import optimise
-from randq.optimise import descend, norm, packed
+from randq.optimise import checked, descend, norm, packed
 
 PARAMS = {
     "a": jnp.linspace(-1, 1, 6, dtype=jnp.float32).reshape(2, 3),
@@ -38,3 +38,21 @@ def test_norm(monkeypatch, large):
     monkeypatch.setattr(optimise, "LARGE", large)
     flat = np.concatenate([np.ravel(x) for x in jax.tree.leaves(PARAMS)])
     np.testing.assert_allclose(norm(PARAMS), np.linalg.norm(flat), rtol=1e-6)
+
+
+@pytest.mark.parametrize("max_norm", [None, 1.0, 1e6])
+def test_a_long_gradient_is_scaled_down(max_norm):
+    gradient = jax.tree.leaves(PARAMS)
+    found, _ = checked(max_norm).update(gradient, optax.EmptyState())
+    plain = optax.identity() if max_norm is None else optax.clip_by_global_norm(max_norm)
+    expected, _ = plain.update(gradient, plain.init(gradient))
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])  # the square of the last is not
+@pytest.mark.parametrize("max_norm", [None, 1.0])
+def test_a_gradient_that_is_not_finite_is_no_gradient(bad, max_norm):
+    gradient = [jnp.ones((2, 3)), jnp.array([1.0, bad])]
+    found, _ = checked(max_norm).update(gradient, optax.EmptyState())
+    assert all(np.array_equal(x, np.zeros_like(x)) for x in found)

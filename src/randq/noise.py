@@ -33,7 +33,7 @@ class Supply:
         self.dtype = dtype
         self.shared = shared
         """The numbers of all small arrays."""
-        self.alone = alone
+        self.alone = alone or (lambda i, shape: jnp.zeros(shape, dtype))
         """Makes those of the i-th large array."""
         self.used = 0
         self.large = 0
@@ -43,11 +43,7 @@ class Supply:
         size = math.prod(shape)
         if size > LARGE:
             self.large += 1
-            return (
-                jnp.zeros(shape, self.dtype)
-                if self.alone is None
-                else self.alone(self.large, shape)
-            )
+            return self.alone(self.large, shape)
         self.used += size
         if self.shared is None:
             return jnp.zeros(shape, self.dtype)

@@ -88,6 +88,7 @@ ATARI = {
     "hidden": (512,),
     "filters": NATURE,
     "learning_rate": 1e-4,
+    "adam_eps": 1e-8,
     "replay_capacity": 1_000_000,
     "learning_starts": 50_000,
     "random_steps": 50_000,

@@ -1,0 +1,101 @@
+"""Large arrays: sums, normal numbers, and draws that make them where they are used."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from randq import large, noise, threefry
+from randq.large import LARGE, normal, total
+from randq.noise import normals, uniforms
+from randq.posteriors import gaussian
+
+SHAPE = (512, 257)  # just large
+
+
+def test_the_sum_of_a_large_array():
+    x = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+    assert x.size > LARGE
+    np.testing.assert_allclose(total(jnp.asarray(x)), x.sum(dtype=np.float64), rtol=1e-5)
+    gradient = jax.grad(lambda x: total(x**2))(jnp.asarray(x))
+    np.testing.assert_array_equal(gradient, 2 * x)
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (3, 4), (LARGE + 1,), (2, 3, LARGE // 4)])
+def test_sums_of_every_shape(shape):
+    np.testing.assert_allclose(total(jnp.ones(shape, jnp.float32)), np.prod(shape))
+
+
+def test_numbers_are_standard_normal():
+    x = np.asarray(normal(jax.random.key(1), (1000, 2000), jnp.float32)).astype(np.float64)
+    assert stats.kstest(x.ravel(), "norm").pvalue > 1e-3
+    # Far out too, where a test of the whole distribution sees nothing.
+    for far in (3.0, 4.0, 4.5):
+        expected = 2 * stats.norm.sf(far) * x.size
+        assert abs(np.sum(np.abs(x) > far) - expected) < 5 * expected**0.5
+    # Neighbours, and the same place under the next key, have nothing to do with each other.
+    other = np.asarray(normal(jax.random.key(2), (1000, 2000), jnp.float32)).astype(np.float64)
+    for a, b in ((x[:, 1:], x[:, :-1]), (x[1:], x[:-1]), (x, other)):
+        for f in (np.asarray, np.square):
+            assert abs(np.corrcoef(f(a).ravel(), f(b).ravel())[0, 1]) < 5 / x.size**0.5
+
+
+def test_normal_numbers_follow_from_the_words_of_a_block():
+    key = jax.random.key(3)
+    first, second = (np.asarray(x).astype(np.float64) for x in threefry.blocks(key, (5000,)))
+    expected = np.sqrt(-2 * np.log((first + 0.5) / 2**32)) * np.cos(2 * np.pi * second / 2**32)
+    np.testing.assert_allclose(normal(key, (5000,), jnp.float32), expected, atol=3e-6)
+
+
+def test_other_generators_and_precisions_have_the_numbers_of_jax():
+    key = jax.random.key(0, impl="rbg")
+    np.testing.assert_array_equal(
+        normal(key, (3, 4), jnp.float32), jax.random.normal(key, (3, 4), jnp.float32)
+    )
+    with jax.enable_x64(True):
+        found = normal(jax.random.key(0), (100,), jnp.float64)
+        assert found.dtype == jnp.float64
+        np.testing.assert_array_equal(found, jax.random.normal(jax.random.key(0), (100,)))
+
+
+@pytest.mark.parametrize("supplied", [normals, uniforms])
+def test_large_arrays_leave_the_numbers_of_small_ones_alone(supplied):
+    key = jax.random.key(4)
+
+    def small(supply):
+        return supply.take(3), supply.take(2, 2)
+
+    def mixed(supply):
+        first, a = supply.take(3), supply.take(*SHAPE)
+        return first, supply.take(2, 2), a, supply.take(*SHAPE)
+
+    *found, a, b = supplied(mixed, key, jnp.float32)
+    for x, y in zip(found, supplied(small, key, jnp.float32), strict=True):
+        np.testing.assert_array_equal(x, y)
+    # And two large ones are two.
+    assert a.shape == b.shape == SHAPE
+    assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / a.size**0.5
+
+
+def test_noise_of_a_large_layer_has_the_gradient_of_a_small_one(monkeypatch):
+    log_std, epsilon = (
+        jnp.linspace(-3, 1, 30).reshape(5, 6),
+        jnp.sin(jnp.arange(30.0)).reshape(5, 6),
+    )
+    weight = jnp.cos(jnp.arange(30.0)).reshape(5, 6)
+
+    def loss(log_std):
+        return jnp.sum(weight * gaussian.spread(log_std, epsilon))
+
+    found = []
+    for bound in (0, LARGE):
+        monkeypatch.setattr(gaussian, "LARGE", bound)
+        found.append(jax.value_and_grad(loss)(log_std))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-6)
+    np.testing.assert_allclose(found[0][1], weight * jnp.exp(log_std) * epsilon, rtol=1e-6)
+
+
+def test_what_is_large_is_said_in_one_place():
+    assert noise.LARGE == gaussian.LARGE == large.LARGE
