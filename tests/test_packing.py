@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from randq.packing import Packing
+from randq.packing import Packing, message, read
 
 TREE = {
     "a": jnp.arange(6, dtype=jnp.float32).reshape(2, 3),
@@ -46,3 +46,23 @@ def test_one_number_is_read_without_unpacking():
     packed = jax.jit(packing.pack)(TREE)
     assert packing.number(packed, lambda tree: tree["b"][1]) == 8
     assert packing.number(packed, lambda tree: tree["b"][0]) == 7
+
+
+def test_a_message_is_read_again():
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.integers(0, 256, (2, 3, 5), np.uint8),
+        rng.normal(size=(2, 4)).astype(np.float32),
+        np.array([np.inf, -0.0, 1e-40, np.nan], np.float32),
+        rng.integers(-(2**31), 2**31, (3,), np.int32),
+        np.array([True, False, True]),
+        np.zeros((), np.float32),
+        rng.normal(size=(6, 4)).astype(np.float32)[::2].T,  # not in one piece
+    ]
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
+    found = jax.jit(lambda m: read(m, shapes))(message(arrays))
+    for x, y in zip(found, arrays, strict=True):
+        assert x.dtype == y.dtype
+        assert np.asarray(x).tobytes() == y.tobytes()
+    with pytest.raises(AssertionError, match="not the arrays"):
+        read(jnp.asarray(message(arrays[:-1])), shapes[:-2])

@@ -1,11 +1,12 @@
-"""Many small arrays as a few: each array that a compiled call takes or returns costs a microsecond.
+"""Many small arrays as a few: each that a compiled call takes or returns costs microseconds.
 
 A `Packing` knows the shapes of a tree's leaves. It puts those of one type side by side in one
 array, up to a size; larger ones stay as they are. Leading axes, such as one of slots, are kept.
+A *message* is arrays of numpy as one, of bytes.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from randq.types import Array, PyTree
+from randq.types import Array, PyTree, Shaped
 
 LARGE = 2048
 """Leaves with more numbers than this are not packed: copying them would cost more than it saves."""
@@ -69,6 +70,27 @@ class Packing:
         plain = jax.tree.unflatten(self._tree, leaves)
         wrap = jax.random.wrap_key_data
         return jax.tree.map(lambda is_key, x: wrap(x) if is_key else x, self._keys, plain)
+
+
+def message(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """The bytes of arrays, one after the other."""
+    return np.frombuffer(b"".join([x.tobytes() for x in arrays]), np.uint8)
+
+
+def read(message: Shaped[Array, " bytes"], shapes: Sequence[jax.ShapeDtypeStruct]) -> list[Array]:
+    """Arrays of these shapes and types from a message, inside a program."""
+    arrays, start = [], 0
+    for one in shapes:
+        width = one.dtype.itemsize
+        part = message[start : start + one.size * width]
+        start += one.size * width
+        if one.dtype == bool:
+            part = part != 0
+        elif width > 1:
+            part = jax.lax.bitcast_convert_type(part.reshape(-1, width), one.dtype)
+        arrays.append(part.reshape(one.shape).astype(one.dtype))
+    assert start == message.size, "these are not the arrays that it was made of"
+    return arrays
 
 
 def _is_key(leaf: Any) -> bool:

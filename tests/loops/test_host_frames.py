@@ -18,6 +18,7 @@ from randq.envs.gym.stepper import BrokenEnvironmentError, Stepper
 from randq.loops.host import Host
 from randq.loops.session import Session
 from randq.networks import Conv2d, Linear
+from randq.packing import message
 from randq.posteriors import Bootstrap
 from randq.posteriors.layerwise import LayerPosterior
 from randq.presets import DOMAINS, PRESETS, domain, preset
@@ -361,13 +362,13 @@ def test_no_program_copies_the_replay_or_learns_in_a_branch(envs, whole):
     host = Host(replace(preset("ddqn", "atari"), **SMALL), spaces, envs)
     state, no = host.init(0), np.zeros(envs, bool)
     seen = np.zeros((envs, 4, 60, 60), np.uint8)
-    arrived = (seen, seen, np.zeros(envs, np.float32), no, no, ~no, no)
+    arrived = message((seen, seen, np.zeros(envs, np.float32), no, no, ~no, no))
     if envs == 1:
-        programs = [host._step.lower(state, *arrived, learns=x) for x in (True, False)]
+        programs = [host._step.lower(state, arrived, learns=x) for x in (True, False)]
     else:
         programs = [
             host._learn_more.lower(state, np.int32(0)),
-            host._take_in.lower(state, *arrived),
+            host._take_in.lower(state, arrived),
         ]
     texts = [program.compile().as_text() for program in programs]
     largest = max(jax.tree.leaves(host.replay.shapes.items), key=lambda x: x.size)

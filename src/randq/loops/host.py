@@ -21,7 +21,7 @@ from randq.agents import LOOK, Agent, AgentState, Metrics, Spread
 from randq.config import replay_fits, whole
 from randq.envs.gym.stepper import Arrived
 from randq.loops.keys import StepKeys, UpdateKeys, block_keys, run_keys
-from randq.packing import Packing
+from randq.packing import Packing, message, read
 from randq.posteriors.base import Function
 from randq.replay import Replay, ReplayState, replay_for
 from randq.settings import to_json
@@ -166,8 +166,8 @@ class Host:
         # than those, where it computes gradients of convolutions twenty times as slowly.
         updates = self._updates(state, arrived)
         if updates == 0 or self._at_most_one_update:
-            return self._step(state, *arrived, learns=updates > 0)
-        state = self._take_in(state, *arrived)
+            return self._step(state, message(arrived), learns=updates > 0)
+        state = self._take_in(state, message(arrived))
         for i in range(updates):
             state = self._learn_more(state, np.int32(i))
         return self._choose(state, arrived.observation)
@@ -266,11 +266,12 @@ class Host:
     def _step(self) -> Any:
         """All of a step, with an update or without one."""
 
-        def step(packed: Packed, *arrived: Array, learns: bool) -> tuple[Packed, Array]:
-            state = self._store(self._packing.unpack(packed), Arrived(*arrived))
+        def step(packed: Packed, message: Array, learns: bool) -> tuple[Packed, Array]:
+            arrived = self._read(message)
+            state = self._store(self._packing.unpack(packed), arrived)
             if learns:
                 state = self._update(state, state.update_keys)
-            state, action = self._act(state, arrived[0])
+            state, action = self._act(state, arrived.observation)
             return self._packing.pack(state), action
 
         return jax.jit(
@@ -281,8 +282,8 @@ class Host:
 
     @cached_property
     def _take_in(self) -> Any:
-        def take_in(packed: Packed, *arrived: Array) -> Packed:
-            state = self._store(self._packing.unpack(packed), Arrived(*arrived))
+        def take_in(packed: Packed, message: Array) -> Packed:
+            state = self._store(self._packing.unpack(packed), self._read(message))
             return self._packing.pack(state)
 
         return jax.jit(take_in, donate_argnums=0, compiler_options=CONVOLUTIONS)
@@ -401,6 +402,13 @@ class Host:
     @property
     def _at_most_one_update(self) -> bool:
         return self.num_envs == 1 and self.agent.update_every is not None
+
+    def _read(self, message: Array) -> Arrived:
+        """What an environment said."""
+        seen = (self.num_envs, *self.spaces.observation_shape), jnp.dtype(self.spaces.dtype)
+        reward, yes_or_no = (((self.num_envs,), jnp.dtype(x)) for x in (jnp.float32, bool))
+        parts = (seen, seen, reward, *[yes_or_no] * 4)
+        return Arrived(*read(message, [jax.ShapeDtypeStruct(*part) for part in parts]))
 
     def _store(self, state: HostState, arrived: Arrived) -> HostState:
         """Keep the last transitions, and move the target if it is time to."""
