@@ -30,6 +30,9 @@ TargetNoise = Literal["mean", "same", "fresh"]
 Loss = Literal["squared", "huber"]
 Precision = Literal["float32", "float64"]
 
+Count = Int32[Array, ""] | int
+"""Of steps: in a program, or outside."""
+
 AgentState = Any
 """A NamedTuple: at least posterior, draw, stale, steps, episodes and updates."""
 
@@ -112,7 +115,7 @@ class Agent(abc.ABC):
         """
 
     @abc.abstractmethod
-    def target_due(self, steps: Int32[Array, ""], before: Int32[Array, ""]) -> Bool[Array, ""]:
+    def target_due(self, steps: Count, before: Count) -> Bool[Array, ""] | bool:
         """Whether since the step `before` it has become time to move the target network."""
 
     @abc.abstractmethod

@@ -26,7 +26,7 @@ import optax
 
 from randq import threefry
 from randq.actor_critic import Actor, Bounds, Critic, Statistics
-from randq.agents.base import Agent, Loss, Metrics, Precision, Spread, TargetNoise, adam
+from randq.agents.base import Agent, Count, Loss, Metrics, Precision, Spread, TargetNoise, adam
 from randq.config import number, require
 from randq.exploration import OrnsteinUhlenbeck, ParameterNoise, Thompson
 from randq.optimise import descend, norm
@@ -289,9 +289,9 @@ class DDPG(Agent):
             draw=state.draw._replace(begins=state.draw.begins | ended),
         )
 
-    def target_due(self, steps: Int32[Array, ""], before: Int32[Array, ""]) -> Bool[Array, ""]:
+    def target_due(self, steps: Count, before: Count) -> Bool[Array, ""] | bool:
         """Never: the targets move with each update."""
-        return jnp.zeros((), bool)
+        return False
 
     def move_target(self, state: DDPGState) -> DDPGState:
         """Nothing: the targets move with each update."""

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from randq import threefry
-from randq.agents.base import Agent, Loss, Metrics, Precision, Spread, TargetNoise
+from randq.agents.base import Agent, Count, Loss, Metrics, Precision, Spread, TargetNoise
 from randq.config import require, whole
 from randq.exploration import Epsilon
 from randq.networks import MLP, ConvNet, Network, Scaling
@@ -199,7 +199,7 @@ class DQN(Agent):
             stale = stale | (after.steps // self.redraw_every > state.steps // self.redraw_every)
         return after._replace(stale=stale)
 
-    def target_due(self, steps: Int32[Array, ""], before: Int32[Array, ""]) -> Bool[Array, ""]:
+    def target_due(self, steps: Count, before: Count) -> Bool[Array, ""] | bool:
         """Whether since the step `before` it has become time to move the target network."""
         return steps // self.target_every > before // self.target_every
 

@@ -163,8 +163,13 @@ class Host:
         If an update went wrong there are none (`refuses`), and `check` says how.
         """
         # Several programs, and no branch or loop in one: XLA optimises the body of a program more
-        # than those, where it computes gradients of convolutions twenty times as slowly.
-        updates = self._updates(state, arrived)
+        # than those, where it computes gradients of convolutions twenty times as slowly, and
+        # copies what a branch may hand on.
+        before = self._packing.number(state, lambda state: state.agent.steps)
+        after = before + int(np.count_nonzero(arrived.taken))
+        if self.agent.target_due(after, before):
+            state = self._move(state)
+        updates = self._updates(before, after, arrived)
         if updates == 0 or self._at_most_one_update:
             return self._step(state, message(arrived), learns=updates > 0)
         state = self._take_in(state, message(arrived))
@@ -278,6 +283,17 @@ class Host:
             step, donate_argnums=0, static_argnames="learns", compiler_options=CONVOLUTIONS
         )
 
+    @cached_property
+    def _move(self) -> Any:
+        """Move the target network, before the step that makes it due."""
+
+        def move(packed: Packed) -> Packed:
+            state = self._packing.unpack(packed)
+            state = state._replace(agent=self.agent.move_target(state.agent))
+            return self._packing.pack(state)
+
+        return jax.jit(move, donate_argnums=0)
+
     # The same in parts, where any number of updates may be due.
 
     @cached_property
@@ -388,10 +404,9 @@ class Host:
             healthy=jnp.ones((), bool),
         )
 
-    def _updates(self, packed: Packed, arrived: Arrived) -> int:
+    def _updates(self, before: int, steps: int, arrived: Arrived) -> int:
         """How many are due when this has arrived."""
-        before = self._packing.number(packed, lambda state: state.agent.steps)
-        steps, every = before + int(np.count_nonzero(arrived.taken)), self.agent.update_every
+        every = self.agent.update_every
         if steps < self.agent.learning_starts:
             return 0
         if every is not None:
@@ -411,18 +426,15 @@ class Host:
         return Arrived(*read(message, [jax.ShapeDtypeStruct(*part) for part in parts]))
 
     def _store(self, state: HostState, arrived: Arrived) -> HostState:
-        """Keep the last transitions, and move the target if it is time to."""
+        """Keep the last transitions."""
         _, final, reward, terminated, truncated, taken, stops = arrived
         ended = (terminated | truncated) & taken
         last = (ended if self.agent.truncation_terminates else terminated) | stops
         reward = self.agent.stored(reward)
         item = Transition(state.observation, state.action, reward, final, last, state.masks)
-        agent = self.agent.stepped(state.agent, ended, taken)
-        due = self.agent.target_due(agent.steps, state.agent.steps)
-        agent = jax.lax.cond(due, self.agent.move_target, lambda agent: agent, agent)
         return state._replace(
             replay=self.replay.add(state.replay, item, taken, ended),
-            agent=agent,
+            agent=self.agent.stepped(state.agent, ended, taken),
             largest_reward=jnp.maximum(state.largest_reward, jnp.max(jnp.abs(reward))),
         )
 
