@@ -349,9 +349,9 @@ def deep():
     ],
 )
 def test_hostile_data_are_refused_soon_and_briefly(data):
-    start = time.perf_counter()
+    start = time.process_time()
     found = problems(DQN, data)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert len(found) <= MAX_PROBLEMS + 1
     assert all(len(line) < 1000 for line in found)
     assert all(": got " in line for line in found[:MAX_PROBLEMS])

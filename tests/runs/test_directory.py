@@ -216,12 +216,12 @@ def fuzz(finished, tmp_path, count):
         for file in (SETTINGS, RUN, RESULT, METRICS):
             content = (source / "seed-9" / file).read_bytes()
             (folder / file).write_bytes(mutated(content, dice) if file == name else content)
-        start = time.perf_counter()
+        start = time.process_time()
         for run in find_runs(tmp_path / str(i)):
             json.dumps(run.summary())
         with suppress(StorageError):
             groups(tmp_path / str(i))
-        assert time.perf_counter() - start < 1
+        assert time.process_time() - start < 1
 
 
 def test_damaged_runs_are_listed_or_refused_at_once(finished, tmp_path):
