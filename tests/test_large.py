@@ -97,5 +97,19 @@ def test_noise_of_a_large_layer_has_the_gradient_of_a_small_one(monkeypatch):
     np.testing.assert_allclose(found[0][1], weight * jnp.exp(log_std) * epsilon, rtol=1e-6)
 
 
+def test_the_divergence_of_a_large_layer_has_the_gradient_of_a_small_one(monkeypatch):
+    mean, log_std = jnp.linspace(-2, 2, 30).reshape(5, 6), jnp.linspace(-6, 1, 30).reshape(5, 6)
+
+    def weighed(mean, log_std):
+        return gaussian.kl_to_prior(jnp.sin(mean), log_std, 0.7) ** 2
+
+    found = []
+    for bound in (0, LARGE):
+        monkeypatch.setattr(gaussian, "LARGE", bound)
+        found.append(jax.value_and_grad(weighed, argnums=(0, 1))(mean, log_std))
+    for x, y in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-6)
+
+
 def test_what_is_large_is_said_in_one_place():
     assert noise.LARGE == gaussian.LARGE == large.LARGE

@@ -26,7 +26,7 @@ def test_steps_are_those_of_the_plain_optimiser(monkeypatch, large, arrays):
         params, state = PARAMS, optimiser.init(PARAMS)
         for i in range(3):
             gradient = jax.tree.map(lambda x, i=i: jnp.sin(x + i), params)
-            params, state = descend(optimiser, gradient, params, state)
+            params, state = descend(optimiser, gradient, jnp.zeros(()), params, state)
         ends.append(params)
     assert len(optax.tree_utils.tree_get(state, "mu")) == arrays
     for found, expected in zip(*map(jax.tree.leaves, ends), strict=True):
@@ -40,13 +40,17 @@ def test_norm(monkeypatch, large):
     np.testing.assert_allclose(norm(PARAMS), np.linalg.norm(flat), rtol=1e-6)
 
 
+def checked_by(max_norm, gradient, value=0.0):
+    found, _ = checked(max_norm).update(gradient, optax.EmptyState(), value=jnp.asarray(value))
+    return found
+
+
 @pytest.mark.parametrize("max_norm", [None, 1.0, 1e6])
 def test_a_long_gradient_is_scaled_down(max_norm):
     gradient = jax.tree.leaves(PARAMS)
-    found, _ = checked(max_norm).update(gradient, optax.EmptyState())
     plain = optax.identity() if max_norm is None else optax.clip_by_global_norm(max_norm)
     expected, _ = plain.update(gradient, plain.init(gradient))
-    for x, y in zip(found, expected, strict=True):
+    for x, y in zip(checked_by(max_norm, gradient), expected, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-6)
 
 
@@ -54,5 +58,11 @@ def test_a_long_gradient_is_scaled_down(max_norm):
 @pytest.mark.parametrize("max_norm", [None, 1.0])
 def test_a_gradient_that_is_not_finite_is_no_gradient(bad, max_norm):
     gradient = [jnp.ones((2, 3)), jnp.array([1.0, bad])]
-    found, _ = checked(max_norm).update(gradient, optax.EmptyState())
-    assert all(np.array_equal(x, np.zeros_like(x)) for x in found)
+    assert all(np.array_equal(x, np.zeros_like(x)) for x in checked_by(max_norm, gradient))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("max_norm", [None, 1.0])
+def test_nor_is_that_of_a_loss_that_is_not_finite(bad, max_norm):
+    gradient = [jnp.ones((2, 3)), jnp.array([1.0, 2.0])]
+    assert all(np.array_equal(x, np.zeros_like(x)) for x in checked_by(max_norm, gradient, bad))

@@ -1,6 +1,6 @@
 """One gradient step, shared by everything that learns."""
 
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +12,26 @@ from randq.types import Array, PyTree, Scalar
 
 T = TypeVar("T")
 
+Optimiser: TypeAlias = optax.GradientTransformationExtraArgs
+"""One that is told the `value` of the loss too."""
 
-def packed(optimiser: optax.GradientTransformation) -> optax.GradientTransformation:
+
+def packed(optimiser: optax.GradientTransformation) -> Optimiser:
     """An optimiser that takes small arrays as one: with dozens of them most of a program would be
     the optimiser. Large ones stay alone, as most of the time would go to copying them."""
+    optimiser = optax.with_extra_args_support(optimiser)
 
     def pack(tree: PyTree) -> list[Array]:
         return Packing(tree, LARGE).pack(tree)
 
     def update(
-        gradient: PyTree, state: optax.OptState, params: PyTree | None = None
+        gradient: PyTree, state: optax.OptState, params: PyTree | None = None, **extra: Any
     ) -> tuple[Any, optax.OptState]:
         old = None if params is None else pack(params)
-        new, state = optimiser.update(pack(gradient), state, old)
+        new, state = optimiser.update(pack(gradient), state, old, **extra)
         return Packing(gradient, LARGE).unpack(list(new)), state
 
-    return optax.GradientTransformation(lambda params: optimiser.init(pack(params)), update)
+    return Optimiser(lambda params: optimiser.init(pack(params)), update)
 
 
 def norm(gradient: PyTree) -> Scalar:
@@ -39,30 +43,38 @@ def _norm(arrays: list[Array]) -> Scalar:
     return jnp.sqrt(jnp.sum(jnp.stack([total(x * x) for x in arrays])))
 
 
-def checked(max_norm: float | None) -> optax.GradientTransformation:
-    """Scales a gradient down to a norm, and to nothing where that is not finite, so that nothing
-    that was learnt is lost."""
+def checked(max_norm: float | None) -> Optimiser:
+    """Scales a gradient down to a norm, and to nothing where that or the loss is not finite, so
+    that nothing that was learnt is lost."""
 
-    def update(gradient: list[Array], params: list[Array] | None) -> list[Array]:
-        # One pass over the numbers tells both; `norm` of the same gradient is the same pass.
+    def update(
+        gradient: list[Array],
+        state: optax.OptState,
+        params: list[Array] | None = None,
+        *,
+        value: Scalar,
+        **_: Any,
+    ) -> tuple[list[Array], optax.OptState]:
+        # One pass over the numbers tells both; `norm` of the same gradient is the same pass. That
+        # the loss has a say has XLA know that all is read before it is written: it copies nothing.
         size = _norm(gradient)
-        sound = jnp.isfinite(size)
+        sound = jnp.isfinite(size) & jnp.isfinite(value)
+        factor = 1 if max_norm is None else max_norm / jnp.maximum(size, max_norm)
+        return [jnp.where(sound, x * factor, 0) for x in gradient], state
 
-        def scaled(x: Array) -> Array:
-            if max_norm is not None:
-                x = jnp.where(size < max_norm, x, x / size * max_norm)
-            return jnp.where(sound, x, 0)
-
-        return [scaled(x) for x in gradient]
-
-    return optax.stateless(update)
+    return Optimiser(lambda params: optax.EmptyState(), update)
 
 
 def descend(
-    optimiser: optax.GradientTransformation, gradient: T, params: T, state: optax.OptState
+    optimiser: optax.GradientTransformation,
+    gradient: T,
+    value: Scalar,
+    params: T,
+    state: optax.OptState,
 ) -> tuple[T, optax.OptState]:
-    """New parameters and optimiser state."""
+    """New parameters and optimiser state, by the gradient of a loss that has this value."""
+    optimiser = optax.with_extra_args_support(optimiser)
     # Optax mixes dtypes in its bias corrections; code of ours is run under strict promotion.
     with jax.numpy_dtype_promotion("standard"):
-        update, state = optimiser.update(gradient, state, params)
+        update, state = optimiser.update(gradient, state, params, value=value)
         return optax.apply_updates(params, update), state

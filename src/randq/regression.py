@@ -106,8 +106,8 @@ class Regression:
 
         def step(carry, key):  # type: ignore[no-untyped-def]
             params, frozen, state = carry
-            gradient = jax.grad(loss)(params, frozen, key)
-            params, state = descend(optimiser, gradient, params, state)
+            value, gradient = jax.value_and_grad(loss)(params, frozen, key)
+            params, state = descend(optimiser, gradient, value, params, state)
             conditioned = eqx.combine(params, frozen).condition(x, only_output, y)
             return (*trainable(conditioned), state), None
 

@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from randq.envs import CartPole, MountainCar, MountainCarContinuous, NChain, Pendulum
 from randq.envs.gym.stepper import Stepper
 from randq.exploration import Epsilon, OrnsteinUhlenbeck, ParameterNoise
+from randq.loops import host as loop
 from randq.loops.compiled import Compiled
 from randq.loops.host import DivergedError, Host
 from randq.loops.keys import StepKeys, block_keys, run_keys
@@ -241,6 +242,35 @@ def test_each_environment_holds_its_own_draw_and_redraws_it_when_its_episode_end
         np.testing.assert_array_equal(changed, ended)
         seen.add(tuple(ended))
     assert len(seen) > 2
+
+
+@pytest.mark.parametrize("name", ["mnf-dqn", "bdqn", "ddpg", "param-noise-ddpg"])
+def test_draws_that_are_large_stay_where_they_are_until_they_are_outdated(name, monkeypatch):
+    settings = TINY if name in PRESETS else NUMBERS
+    settings = {**settings, **CHANGES[name], "update_every": 4}
+    env = "CartPole-v1" if name in PRESETS else "Pendulum-v1"
+    runs, kept = [], []
+    for large in (loop.LARGE, 0):
+        monkeypatch.setattr(loop, "LARGE", large)
+        stepper = Stepper(gymnasium.make(env, max_episode_steps=30))
+        stepper.env.reset(seed=0)
+        runs.append(play(replace(AGENTS[name], **settings), stepper, 120))
+        program = Host(replace(AGENTS[name], **settings), stepper.spaces)
+        arrived = stepper.reset(0)
+        assert not program._keeps(0, 0, arrived), "an episode begins"
+        arrived = stepper.step(np.asarray(stepper.env.action_space.sample())[None])
+        kept.append(program._keeps(100, 101, arrived))
+        assert not program._keeps(100, 101, arrived._replace(truncated=np.array([True])))
+        if name == "bdqn":
+            assert not program._keeps(104, 105, arrived), "every five steps"
+    # Noise on actions is another one at each step.
+    assert kept == [False, settings.get("noise") is None]
+    (a, actions), (b, same) = runs
+    np.testing.assert_array_equal(actions, same)
+    assert not a.agent.stale.any()
+    assert not b.agent.stale.any()
+    for x, y in zip(jax.tree.leaves(a.agent.draw), jax.tree.leaves(b.agent.draw), strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 def test_categories_are_rows_of_the_first_layer():

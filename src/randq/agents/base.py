@@ -15,11 +15,12 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from randq import threefry
 from randq.config import floating, number, one_of, require, whole, within
-from randq.optimise import checked, packed
+from randq.optimise import Optimiser, checked, packed
 from randq.posteriors.base import Family, Function, Members, Posterior, learnt
 from randq.targets import LOSSES
 from randq.types import Array, Bool, Float, Int32, Key, PyTree, Scalar, Shaped, Spaces, Transition
@@ -32,6 +33,8 @@ Precision = Literal["float32", "float64"]
 
 Count = Int32[Array, ""] | int
 """Of steps: in a program, or outside."""
+Flags = Bool[Array, "*envs"] | np.ndarray
+"""One for each environment: in a program, or outside."""
 
 AgentState = Any
 """A NamedTuple: at least posterior, draw, stale, steps, episodes and updates."""
@@ -103,16 +106,9 @@ class Agent(abc.ABC):
         """What to do in one environment, to explore."""
 
     @abc.abstractmethod
-    def stepped(
-        self,
-        state: AgentState,
-        ended: Bool[Array, "*envs"],
-        taken: Bool[Array, "*envs"] | bool = True,
-    ) -> AgentState:
-        """Count a step, or one in each of several environments, and know what it outdates.
-
-        A step that was not `taken` does not count: a vector of environments has those.
-        """
+    def outdates(self, steps: Count, before: Count, ended: Flags, taken: Flags) -> Flags:
+        """Which environments hold what is stale after a step, the one that led from so many steps
+        `before` to so many."""
 
     @abc.abstractmethod
     def target_due(self, steps: Count, before: Count) -> Bool[Array, ""] | bool:
@@ -184,17 +180,26 @@ class Agent(abc.ABC):
         return jnp.sign(reward) if self.reward_sign else reward
 
     @property
-    def optimiser(self) -> optax.GradientTransformation:
+    def optimiser(self) -> Optimiser:
         """For what the posterior learns by gradient."""
         return adam(self.learning_rate, self.adam_eps, self.max_grad_norm)
 
-    def _counted(
-        self, state: AgentState, ended: Bool[Array, "*envs"], taken: Bool[Array, "*envs"]
+    def stepped(
+        self,
+        state: AgentState,
+        ended: Bool[Array, "*envs"],
+        taken: Bool[Array, "*envs"] | bool = True,
     ) -> AgentState:
-        """Count the steps that were taken, and the episodes that ended."""
+        """Count a step, or one in each of several environments, and know what it outdates.
+
+        A step that was not `taken` does not count: a vector of environments has those.
+        """
+        taken = jnp.broadcast_to(jnp.asarray(taken), ended.shape)
+        steps = state.steps + jnp.sum(taken, dtype=jnp.int32)
         return state._replace(
-            steps=state.steps + jnp.sum(taken, dtype=jnp.int32),
+            steps=steps,
             episodes=state.episodes + jnp.sum(ended, dtype=jnp.int32),
+            stale=state.stale | self.outdates(steps, state.steps, ended, taken),
         )
 
     def _moved(self, target: T, online: T) -> T:
@@ -228,8 +233,6 @@ class Agent(abc.ABC):
         return jnp.sum(jnp.mean(errors, axis=1)) + scale * members.cost
 
 
-def adam(
-    learning_rate: float, eps: float, max_grad_norm: float | None
-) -> optax.GradientTransformation:
-    """Adam that clips a long gradient, and takes no step where one is not finite."""
+def adam(learning_rate: float, eps: float, max_grad_norm: float | None) -> Optimiser:
+    """Adam that clips a long gradient, and takes no step where it or the loss is not finite."""
     return packed(optax.chain(checked(max_grad_norm), optax.adam(learning_rate, eps=eps)))

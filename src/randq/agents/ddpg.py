@@ -26,10 +26,20 @@ import optax
 
 from randq import threefry
 from randq.actor_critic import Actor, Bounds, Critic, Statistics
-from randq.agents.base import Agent, Count, Loss, Metrics, Precision, Spread, TargetNoise, adam
+from randq.agents.base import (
+    Agent,
+    Count,
+    Flags,
+    Loss,
+    Metrics,
+    Precision,
+    Spread,
+    TargetNoise,
+    adam,
+)
 from randq.config import number, require
 from randq.exploration import OrnsteinUhlenbeck, ParameterNoise, Thompson
-from randq.optimise import descend, norm
+from randq.optimise import Optimiser, descend, norm
 from randq.posteriors.base import Family, Function, Posterior, learnt, trainable
 from randq.targets import bootstrapped
 from randq.types import (
@@ -174,11 +184,11 @@ class DDPG(Agent):
         require(not both, "thompson", self.thompson, "None where there is parameter_noise")
 
     @property
-    def actor_optimiser(self) -> optax.GradientTransformation:
+    def actor_optimiser(self) -> Optimiser:
         return adam(self.actor_learning_rate, self.adam_eps, self.max_grad_norm)
 
     @property
-    def _held_optimiser(self) -> optax.GradientTransformation:
+    def _held_optimiser(self) -> Optimiser:
         """For an actor that is adapted to a draw."""
         assert self.thompson is not None
         return adam(self.thompson.learning_rate, self.adam_eps, self.max_grad_norm)
@@ -274,20 +284,19 @@ class DDPG(Agent):
         random = bounds.within(bounds.action(unit))
         return jnp.where(state.steps < self.random_steps, random, action)
 
+    def outdates(self, steps: Count, before: Count, ended: Flags, taken: Flags) -> Flags:
+        """What was held in episodes that ended, and after each step the noise on actions."""
+        return ended if self.noise is None else taken
+
     def stepped(
         self,
         state: DDPGState,
         ended: Bool[Array, "*envs"],
         taken: Bool[Array, "*envs"] | bool = True,
     ) -> DDPGState:
-        """Count a step. It outdates the noise on actions, and its end all that is held."""
-        taken = jnp.broadcast_to(jnp.asarray(taken), ended.shape)
-        after: DDPGState = self._counted(state, ended, taken)
-        moved = taken if self.noise is not None else ended
-        return after._replace(
-            stale=state.stale | moved,
-            draw=state.draw._replace(begins=state.draw.begins | ended),
-        )
+        """Count a step. Its end outdates all that is held, the step itself only the noise."""
+        after: DDPGState = super().stepped(state, ended, taken)
+        return after._replace(draw=state.draw._replace(begins=state.draw.begins | ended))
 
     def target_due(self, steps: Count, before: Count) -> Bool[Array, ""] | bool:
         """Never: the targets move with each update."""
@@ -308,13 +317,15 @@ class DDPG(Agent):
         )
         # With the same key the same draw: the weights that the critic has learnt with.
         draw = state.posterior.sample(key).network
-        actor_gradient = jax.grad(self._regret)(state.actor, draw, batch.observation)
+        regret, actor_gradient = jax.value_and_grad(self._regret)(
+            state.actor, draw, batch.observation
+        )
         size = norm((gradient, actor_gradient))
         metrics = Metrics(loss, cost, jnp.mean(taken), jnp.max(jnp.abs(taken)), size)
 
-        params, optimiser = descend(self.optimiser, gradient, params, state.optimiser)
+        params, optimiser = descend(self.optimiser, gradient, loss, params, state.optimiser)
         actor, actor_optimiser = descend(
-            self.actor_optimiser, actor_gradient, state.actor, state.actor_optimiser
+            self.actor_optimiser, actor_gradient, regret, state.actor, state.actor_optimiser
         )
         posterior = eqx.combine(params, rest)
         state = state._replace(
@@ -338,8 +349,10 @@ class DDPG(Agent):
         """What is held, after a step of its actor up its own draw."""
         assert held.actor is not None
         assert held.critic is not None
-        gradient = jax.grad(self._regret)(held.actor, held.critic, observation)
-        actor, optimiser = descend(self._held_optimiser, gradient, held.actor, held.optimiser)
+        regret, gradient = jax.value_and_grad(self._regret)(held.actor, held.critic, observation)
+        actor, optimiser = descend(
+            self._held_optimiser, gradient, regret, held.actor, held.optimiser
+        )
         return held._replace(actor=actor, optimiser=optimiser)
 
     def condition(self, state: DDPGState, batch: Transition) -> DDPGState:

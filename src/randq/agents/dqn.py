@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from randq import threefry
-from randq.agents.base import Agent, Count, Loss, Metrics, Precision, Spread, TargetNoise
+from randq.agents.base import Agent, Count, Flags, Loss, Metrics, Precision, Spread, TargetNoise
 from randq.config import require, whole
 from randq.exploration import Epsilon
 from randq.networks import MLP, ConvNet, Network, Scaling
@@ -180,24 +180,12 @@ class DQN(Agent):
         random = jnp.floor(choice * values.size).astype(jnp.int32)
         return jnp.where(coin < chance, random, action)
 
-    def stepped(
-        self,
-        state: DQNState,
-        ended: Bool[Array, "*envs"],
-        taken: Bool[Array, "*envs"] | bool = True,
-    ) -> DQNState:
-        """Count a step, or one in each of several environments, and know which draws it outdates.
-
-        A step that was not `taken` does not count: a vector of environments has those.
-        """
-        taken = jnp.broadcast_to(jnp.asarray(taken), ended.shape)
-        after: DQNState = self._counted(state, ended, taken)
-        stale = state.stale
-        if self.redraw_episode:
-            stale = stale | ended
+    def outdates(self, steps: Count, before: Count, ended: Flags, taken: Flags) -> Flags:
+        """The draws of episodes that ended, and all of them when it is time."""
+        stale = ended & self.redraw_episode
         if self.redraw_every is not None:
-            stale = stale | (after.steps // self.redraw_every > state.steps // self.redraw_every)
-        return after._replace(stale=stale)
+            stale = stale | (steps // self.redraw_every > before // self.redraw_every)
+        return stale
 
     def target_due(self, steps: Count, before: Count) -> Bool[Array, ""] | bool:
         """Whether since the step `before` it has become time to move the target network."""
@@ -215,7 +203,7 @@ class DQN(Agent):
         )
         q_max = jnp.max(jnp.abs(taken))
         metrics = Metrics(loss, cost, jnp.mean(taken), q_max, norm(gradient))
-        params, optimiser = descend(self.optimiser, gradient, params, state.optimiser)
+        params, optimiser = descend(self.optimiser, gradient, loss, params, state.optimiser)
         state = state._replace(
             posterior=eqx.combine(params, rest),
             optimiser=optimiser,

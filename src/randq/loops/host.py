@@ -20,6 +20,7 @@ from randq import storage, threefry
 from randq.agents import LOOK, Agent, AgentState, Metrics, Spread
 from randq.config import replay_fits, whole
 from randq.envs.gym.stepper import Arrived
+from randq.large import LARGE
 from randq.loops.keys import StepKeys, UpdateKeys, block_keys, run_keys
 from randq.packing import Packing, message, read
 from randq.posteriors.base import Function
@@ -171,7 +172,8 @@ class Host:
             state = self._move(state)
         updates = self._updates(before, after, arrived)
         if updates == 0 or self._at_most_one_update:
-            return self._step(state, message(arrived), learns=updates > 0)
+            keeps = updates == 0 and self._keeps(before, after, arrived)
+            return self._step(state, message(arrived), learns=updates > 0, keeps=keeps)
         state = self._take_in(state, message(arrived))
         for i in range(updates):
             state = self._learn_more(state, np.int32(i))
@@ -269,18 +271,22 @@ class Host:
 
     @cached_property
     def _step(self) -> Any:
-        """All of a step, with an update or without one."""
+        """All of a step, with an update or without one, and without one maybe with the same draws
+        as before."""
 
-        def step(packed: Packed, message: Array, learns: bool) -> tuple[Packed, Array]:
+        def step(packed: Packed, message: Array, learns: bool, keeps: bool) -> tuple[Packed, Array]:
             arrived = self._read(message)
             state = self._store(self._packing.unpack(packed), arrived)
             if learns:
                 state = self._update(state, state.update_keys)
-            state, action = self._act(state, arrived.observation)
+            state, action = self._act(state, arrived.observation, keeps)
             return self._packing.pack(state), action
 
         return jax.jit(
-            step, donate_argnums=0, static_argnames="learns", compiler_options=CONVOLUTIONS
+            step,
+            donate_argnums=0,
+            static_argnames=("learns", "keeps"),
+            compiler_options=CONVOLUTIONS,
         )
 
     @cached_property
@@ -414,6 +420,18 @@ class Host:
         ended = (arrived.terminated | arrived.truncated) & arrived.taken
         return int(np.count_nonzero(ended)) * self.agent.updates_per_episode
 
+    def _keeps(self, before: int, steps: int, arrived: Arrived) -> bool:
+        """Whether draws that are worth it stay as they are when this has arrived, if nothing is
+        learnt: a step in which no environment was reset, and that outdates no draw."""
+        if not (self._large_draws and arrived.taken.all()):
+            return False
+        ended = arrived.terminated | arrived.truncated
+        return not np.any(self.agent.outdates(steps, before, ended, arrived.taken))
+
+    @cached_property
+    def _large_draws(self) -> bool:
+        return any(x.size > LARGE for x in jax.tree.leaves(self.shape().agent.draw))
+
     @property
     def _at_most_one_update(self) -> bool:
         return self.num_envs == 1 and self.agent.update_every is not None
@@ -457,19 +475,23 @@ class Host:
         horizon = 1 / max(1 - self.agent.gamma, 1e-4)
         return 1e3 * horizon * jnp.maximum(state.largest_reward, 1.0)
 
-    def _act(self, state: HostState, observation: Array) -> tuple[HostState, Array]:
+    def _act(
+        self, state: HostState, observation: Array, keeps: bool = False
+    ) -> tuple[HostState, Array]:
         # A block has as many steps as an update takes, as in the compiled loop.
         steps = self.agent.update_every or 1
         step_keys, update_keys = block_keys(state.key, state.calls // steps, steps, 1)
         keys = StepKeys(*(self._per_env(key) for key in step_keys[state.calls % steps]))
         axes = _axes(state.agent)
-        agent = jax.lax.cond(
-            jnp.any(state.agent.stale),
-            jax.vmap(self.agent.refresh, in_axes=(axes, 0), out_axes=axes),
-            lambda agent, _: agent,
-            state.agent,
-            keys.refresh,
-        )
+        agent = state.agent
+        if not keeps:
+            agent = jax.lax.cond(
+                jnp.any(agent.stale),
+                jax.vmap(self.agent.refresh, in_axes=(axes, 0), out_axes=axes),
+                lambda agent, _: agent,
+                agent,
+                keys.refresh,
+            )
         act = jax.vmap(self.agent.act, in_axes=(axes, 0, 0))
         action = act(agent, self.encode(observation), keys.act)
         state = state._replace(
