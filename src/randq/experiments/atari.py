@@ -61,7 +61,6 @@ SMALL: Mapping[str, Any] = {
 class Atari:
     """Returns of DQN agents during training on Atari games."""
 
-    about: str
     agents: tuple[str, ...]
     games: tuple[str, ...]
     """Names of games, or of sets of them."""
@@ -69,6 +68,8 @@ class Atari:
     frames: int = FRAMES
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings of all agents that differ from their presets."""
+    note: str = ""
+    """A word on what it is good for."""
 
     pieces: ClassVar[tuple[str, ...]] = ("agents", "games", "seeds", "frames")
     free: ClassVar[tuple[str, ...]] = ("games",)
@@ -77,6 +78,18 @@ class Atari:
         whole("seeds", self.seeds, at_least=1)
         whole("frames", self.frames, at_least=SKIP)
         require(self.frames % SKIP == 0, "frames", self.frames, f"a multiple of {SKIP}")
+
+    @property
+    def about(self) -> str:
+        names, titles = games(*self.games), [AGENTS[agent] for agent in self.agents]
+        return ", ".join(
+            (
+                " and ".join(names) if len(names) < 4 else f"{len(names)} games",
+                " and ".join(titles) if len(titles) < 3 else f"{len(titles)} agents",
+                f"{self.seeds} seed{'s' * (self.seeds > 1)}",
+                f"{self.frames:,} frames{self.note}",
+            )
+        )
 
     def jobs(self) -> list[GymJob]:
         """A first seed of everything comes before a second one of anything."""
@@ -101,28 +114,18 @@ class Atari:
 def _scales(figure: str, rival: str) -> dict[str, Atari]:
     agents, all_games = FIGURE_AGENTS[figure], FIGURE_GAMES[figure]
     pair = ("mnf-dqn", rival)
-    count = f"{len(all_games)} games, {len(agents)} agents"
     return {
         # The games of a constant policy end in Space Invaders; in Breakout they last 27,000 steps.
         "smoke": Atari(
-            about="SpaceInvaders, 2 agents, 1 seed, 10,000 small steps:"
-            " shows that it works, decides nothing",
             agents=pair,
             games=("SpaceInvaders",),
             seeds=1,
             frames=10_000 * SKIP,
             overrides=SMALL,
+            note=", small networks: shows that it works, decides nothing",
         ),
-        "quick": Atari(
-            about=f"Breakout, {AGENTS['mnf-dqn']} and {AGENTS[rival]}, 1 seed, 1,000,000 frames",
-            agents=pair,
-            games=("Breakout",),
-            seeds=1,
-            frames=1_000_000,
-        ),
-        "paper": Atari(
-            about=f"{count}, {SEEDS} seeds, {FRAMES:,} frames", agents=agents, games=all_games
-        ),
+        "quick": Atari(agents=pair, games=("Breakout",), seeds=1, frames=1_000_000),
+        "paper": Atari(agents=agents, games=all_games),
     }
 
 
