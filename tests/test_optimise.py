@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from randq import optimise
-from randq.optimise import checked, descend, norm, packed
+from randq.optimise import begin, checked, descend, moved, norm
 
 PARAMS = {
     "a": jnp.linspace(-1, 1, 6, dtype=jnp.float32).reshape(2, 3),
@@ -19,18 +19,26 @@ PARAMS = {
 @pytest.mark.parametrize(("large", "arrays"), [(39, 2), (40, 1), (0, 3)])
 def test_steps_are_those_of_the_plain_optimiser(monkeypatch, large, arrays):
     monkeypatch.setattr(optimise, "LARGE", large)
-    plain = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1))
-    ours = packed(plain)
-    ends = []
-    for optimiser in (plain, ours):
-        params, state = PARAMS, optimiser.init(PARAMS)
-        for i in range(3):
-            gradient = jax.tree.map(lambda x, i=i: jnp.sin(x + i), params)
-            params, state = descend(optimiser, gradient, jnp.zeros(()), params, state)
-        ends.append(params)
-    assert len(optax.tree_utils.tree_get(state, "mu")) == arrays
-    for found, expected in zip(*map(jax.tree.leaves, ends), strict=True):
+    optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1))
+    ours, packed = PARAMS, begin(optimiser, PARAMS)
+    plain, state = PARAMS, optimiser.init(PARAMS)
+    for i in range(3):
+        gradient = jax.tree.map(lambda x, i=i: jnp.sin(x + i), plain)
+        with jax.numpy_dtype_promotion("standard"):
+            update, state = optimiser.update(gradient, state)
+        plain = optax.apply_updates(plain, update)
+        gradient = jax.tree.map(lambda x, i=i: jnp.sin(x + i), ours)
+        ours, packed = descend(optimiser, gradient, jnp.zeros(()), ours, packed)
+    assert len(optax.tree_utils.tree_get(packed, "mu")) == arrays
+    for found, expected in zip(*map(jax.tree.leaves, (ours, plain)), strict=True):
         np.testing.assert_allclose(found, expected, rtol=2e-6)
+
+
+def test_a_target_moves_a_part_of_the_way():
+    new = jax.tree.map(jnp.cos, PARAMS)
+    found = moved(PARAMS, new, 0.25)
+    for x, old, to in zip(*map(jax.tree.leaves, (found, PARAMS, new)), strict=True):
+        np.testing.assert_allclose(x, 0.75 * old + 0.25 * to, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("large", [0, 10, 1000])

@@ -1,4 +1,8 @@
-"""One gradient step, shared by everything that learns."""
+"""One gradient step, shared by everything that learns.
+
+Small arrays are taken as one: with dozens of them most of a program would be the optimiser. Large
+ones stay alone, as most of the time would go to copying them.
+"""
 
 from typing import Any, TypeAlias, TypeVar
 
@@ -16,22 +20,9 @@ Optimiser: TypeAlias = optax.GradientTransformationExtraArgs
 """One that is told the `value` of the loss too."""
 
 
-def packed(optimiser: optax.GradientTransformation) -> Optimiser:
-    """An optimiser that takes small arrays as one: with dozens of them most of a program would be
-    the optimiser. Large ones stay alone, as most of the time would go to copying them."""
-    optimiser = optax.with_extra_args_support(optimiser)
-
-    def pack(tree: PyTree) -> list[Array]:
-        return Packing(tree, LARGE).pack(tree)
-
-    def update(
-        gradient: PyTree, state: optax.OptState, params: PyTree | None = None, **extra: Any
-    ) -> tuple[Any, optax.OptState]:
-        old = None if params is None else pack(params)
-        new, state = optimiser.update(pack(gradient), state, old, **extra)
-        return Packing(gradient, LARGE).unpack(list(new)), state
-
-    return Optimiser(lambda params: optimiser.init(pack(params)), update)
+def begin(optimiser: optax.GradientTransformation, params: PyTree) -> optax.OptState:
+    """The state of an optimiser before the first step."""
+    return optimiser.init(Packing(params, LARGE).pack(params))
 
 
 def norm(gradient: PyTree) -> Scalar:
@@ -74,7 +65,17 @@ def descend(
 ) -> tuple[T, optax.OptState]:
     """New parameters and optimiser state, by the gradient of a loss that has this value."""
     optimiser = optax.with_extra_args_support(optimiser)
+    packing = Packing(params, LARGE)
+    old = packing.pack(params)
     # Optax mixes dtypes in its bias corrections; code of ours is run under strict promotion.
     with jax.numpy_dtype_promotion("standard"):
-        update, state = optimiser.update(gradient, state, params, value=value)
-        return optax.apply_updates(params, update), state
+        update, state = optimiser.update(packing.pack(gradient), state, old, value=value)
+        return packing.unpack(optax.apply_updates(old, update)), state
+
+
+def moved(old: T, new: T, rate: float) -> T:
+    """Parameters on their way from old ones to new ones."""
+    packing = Packing(old)
+    pairs = zip(packing.pack(old), packing.pack(new), strict=True)
+    way: T = packing.unpack([x + rate * (y - x) for x, y in pairs])
+    return way

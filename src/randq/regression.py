@@ -15,7 +15,7 @@ import optax
 
 from randq.config import number, one_of, whole
 from randq.networks import MLP
-from randq.optimise import descend
+from randq.optimise import begin, descend
 from randq.posteriors import (
     MNF,
     BayesLinear,
@@ -112,7 +112,8 @@ class Regression:
             return (*trainable(conditioned), state), None
 
         keys = jax.random.split(steps_key, self.steps)
-        (params, frozen, _), _ = jax.lax.scan(step, (params, frozen, optimiser.init(params)), keys)
+        start = (params, frozen, begin(optimiser, params))
+        (params, frozen, _), _ = jax.lax.scan(step, start, keys)
         return eqx.combine(params, frozen)
 
     def predict(

@@ -20,7 +20,7 @@ import optax
 
 from randq import threefry
 from randq.config import floating, number, one_of, require, whole, within
-from randq.optimise import Optimiser, checked, packed
+from randq.optimise import Optimiser, checked, moved
 from randq.posteriors.base import Family, Function, Members, Posterior, learnt
 from randq.targets import LOSSES
 from randq.types import Array, Bool, Float, Int32, Key, PyTree, Scalar, Shaped, Spaces, Transition
@@ -204,10 +204,7 @@ class Agent(abc.ABC):
 
     def _moved(self, target: T, online: T) -> T:
         """A target closer to what it follows, or a copy of that."""
-        rate = self.target_rate
-        if rate == 1.0:
-            return online
-        return jax.tree.map(lambda new, old: old + rate * (new - old), online, target)
+        return online if self.target_rate == 1.0 else moved(target, online, self.target_rate)
 
     def _target_members(self, posterior: Posterior, target: Posterior, key: Key | None) -> Members:
         """The target network, of which `target` is what is learnt, with the noise that it is to
@@ -235,4 +232,4 @@ class Agent(abc.ABC):
 
 def adam(learning_rate: float, eps: float, max_grad_norm: float | None) -> Optimiser:
     """Adam that clips a long gradient, and takes no step where it or the loss is not finite."""
-    return packed(optax.chain(checked(max_grad_norm), optax.adam(learning_rate, eps=eps)))
+    return optax.chain(checked(max_grad_norm), optax.adam(learning_rate, eps=eps))

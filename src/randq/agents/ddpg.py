@@ -39,7 +39,7 @@ from randq.agents.base import (
 )
 from randq.config import number, require
 from randq.exploration import OrnsteinUhlenbeck, ParameterNoise, Thompson
-from randq.optimise import Optimiser, descend, norm
+from randq.optimise import Optimiser, begin, descend, norm
 from randq.posteriors.base import Family, Function, Posterior, learnt, trainable
 from randq.targets import bootstrapped
 from randq.types import (
@@ -220,8 +220,8 @@ class DDPG(Agent):
             target=learnt(posterior)[0],
             actor=actor,
             target_actor=actor,
-            optimiser=self.optimiser.init(trainable(posterior)[0]),
-            actor_optimiser=self.actor_optimiser.init(actor),
+            optimiser=begin(self.optimiser, trainable(posterior)[0]),
+            actor_optimiser=begin(self.actor_optimiser, actor),
             draw=self._nothing_held(posterior, actor, key),
             stale=jnp.ones((), bool),
             steps=none,
@@ -272,7 +272,8 @@ class DDPG(Agent):
     def _begun(self, held: Held, posterior: Posterior, actor: Actor, key: Key) -> Held:
         """A draw of the critic, and a copy of the actor that is to follow it."""
         critic = posterior.sample(key).network
-        return held._replace(actor=actor, critic=critic, optimiser=self._held_optimiser.init(actor))
+        optimiser = begin(self._held_optimiser, actor)
+        return held._replace(actor=actor, critic=critic, optimiser=optimiser)
 
     def act(self, state: DDPGState, observation: PyTree, key: Key) -> Float32[Array, " actions"]:
         """The action of the actor, or of the one that is held, with the noise that is held."""

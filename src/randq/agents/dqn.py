@@ -21,7 +21,7 @@ from randq.agents.base import Agent, Count, Flags, Loss, Metrics, Precision, Spr
 from randq.config import require, whole
 from randq.exploration import Epsilon
 from randq.networks import MLP, ConvNet, Network, Scaling
-from randq.optimise import descend, norm
+from randq.optimise import begin, descend, norm
 from randq.posteriors.base import Family, Function, Members, Posterior, learnt, trainable
 from randq.targets import q_target
 from randq.types import Array, Bool, Float, Int32, Key, PyTree, Scalar, Spaces, Transition
@@ -140,7 +140,7 @@ class DQN(Agent):
         return DQNState(
             posterior=posterior,
             target=learnt(posterior)[0],
-            optimiser=self.optimiser.init(trainable(posterior)[0]),
+            optimiser=begin(self.optimiser, trainable(posterior)[0]),
             draw=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), draw),
             stale=jnp.ones((), bool),
             steps=none,
