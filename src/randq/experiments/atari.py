@@ -81,7 +81,7 @@ class Atari:
 
     @property
     def about(self) -> str:
-        names, titles = games(*self.games), [AGENTS[agent] for agent in self.agents]
+        names, titles = list(dict.fromkeys(self.games)), [AGENTS[agent] for agent in self.agents]
         return ", ".join(
             (
                 " and ".join(names) if len(names) < 4 else f"{len(names)} games",
