@@ -364,7 +364,8 @@ def test_no_program_copies_the_replay_or_learns_in_a_branch(envs, whole):
     seen = np.zeros((envs, 4, 60, 60), np.uint8)
     arrived = message((seen, seen, np.zeros(envs, np.float32), no, no, ~no, no))
     if envs == 1:
-        programs = [host._step.lower(state, arrived, learns=x) for x in (True, False)]
+        kinds = ((True, False), (False, False), (False, True))
+        programs = [host._step.lower(state, arrived, learns=x, keeps=y) for x, y in kinds]
     else:
         programs = [
             host._learn_more.lower(state, np.int32(0)),
