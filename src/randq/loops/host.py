@@ -6,6 +6,7 @@ are due it is made in parts. Several environments may step at once, and each hol
 own. With one environment the keys are those of the compiled loop.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -181,8 +182,8 @@ class Host:
 
     def refuses(self, actions: np.ndarray) -> bool:
         """Whether these stand for no action at all, because an update went wrong."""
-        none = np.isnan(actions) if self.spaces.continuous else actions < 0
-        return bool(none.flat[0])
+        first = actions.item(0)
+        return math.isnan(first) if self.spaces.continuous else first < 0
 
     def vitals(self, packed: Packed) -> Vitals:
         """How learning goes."""

@@ -195,7 +195,7 @@ class GymRun:
             "slots": replay.slots,
             "begun": position.begun,
             "position": {"shape": position.data.shape, "dtype": position.data.dtype.name},
-            "tally": self._session.tally.totals.tolist(),
+            "tally": [self._session.tally.returns, self._session.tally.lengths],
             "sizes": self._directory.sync(),
         }
         self._checkpoints.save(counts.steps, tree, header)
@@ -251,7 +251,12 @@ class GymRun:
         session = self._session
         known = position.begun is not None or len(position.data) > 0
         if known and session.stepper.return_to(position, np.asarray(state.observation)):
-            session.tally.totals[:] = tally
+            returns, lengths = tally
+            for i in range(session.stepper.num_envs):
+                session.tally.returns[i], session.tally.lengths[i] = (
+                    float(returns[i]),
+                    int(lengths[i]),
+                )
             session.actions = np.asarray(state.action)
             return
         self.counts.inexact.append(self.counts.steps)

@@ -250,8 +250,9 @@ class Stepper:
         """Actions in the form, type and bounds of the environment's space."""
         space = self.action_space
         if not isinstance(space, spaces.Box):
-            shifted = actions.astype(np.int64) + self.spaces.first_action
-            return shifted if self._vector else shifted.tolist()
+            if not self._vector:
+                return [actions.item(0) + self.spaces.first_action]
+            return actions.astype(np.int64) + self.spaces.first_action
         shaped = actions.reshape(-1, *space.shape).astype(space.dtype)
         # Rounded to the space's own type, a number may lie beyond a bound by its last digit.
         return np.clip(shaped, space.low, space.high)
@@ -319,7 +320,8 @@ class Stepper:
             return index
         value = raw.astype(self._dtype)
         # A sum is finite if all numbers are, and quicker to make than a look at each of them.
-        if self._floating and not math.isfinite(value.sum()) and not np.isfinite(value).all():
+        total = np.add.reduce(value, axis=None) if self._floating else 0
+        if not math.isfinite(total) and not np.isfinite(value).all():
             which = np.argwhere(~np.isfinite(value))[0].tolist()
             hint = "it must be finite; look at how the environment computes it"
             raise self._error(f"an observation with {value[tuple(which)]} at {which[1:]}", hint)
@@ -330,7 +332,7 @@ class Stepper:
             value = np.array(reward, np.float32).reshape(self.num_envs)
         except (TypeError, ValueError):
             raise self._error(f"the reward {reward!r}", "a reward is one number") from None
-        if not math.isfinite(value.sum()) and not np.isfinite(value).all():
+        if not all(map(math.isfinite, value.tolist())):
             raise self._error(f"the reward {reward}", "it must be finite")
         return value
 
