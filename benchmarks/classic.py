@@ -4,29 +4,26 @@
     python benchmarks/classic.py
 
 Every contestant has two layers of 64 units, batches of 64, a replay of 50,000 and one update for
-each step of the environment. The best result of each counts. Without the extra `peers` only ours
-are measured.
+each step of the environment; they take turns (contest.py). Without the extra `peers` only ours are
+measured. Nothing else should run meanwhile: it takes about 5 minutes.
 """
 
 import time
 
-from contest import Contest, Found
+from contest import Contest, Found, Play
 
-WARM_UP, STEPS = 2_000, 6_000
 OURS = ("randq host dqn", "randq host mnf-dqn", "randq compiled dqn, 10 seeds")
 
 
-def host(name: str) -> float:
+def host(name: str) -> Play:
     import randq
 
     agent = randq.make(name, "CartPole-v1", target_every=500, learning_starts=500)
-    agent.learn(WARM_UP, progress_bar=False)
-    start = time.perf_counter()
-    agent.learn(STEPS, progress_bar=False)
-    return STEPS / (time.perf_counter() - start)
+    return timed(lambda steps: agent.learn(steps, progress_bar=False))
 
 
-def compiled() -> float:
+def compiled() -> Play:
+    import jax
     import jax.numpy as jnp
 
     from randq.envs import CartPole
@@ -34,14 +31,18 @@ def compiled() -> float:
     from randq.presets import preset
 
     seeds = 10
-    program = Compiled(preset("dqn", "cart_pole"), CartPole(), STEPS, evaluate_every=10**6)
-    state, _ = program.run(program.init(jnp.arange(seeds, dtype=jnp.int32)), WARM_UP)
-    start = time.perf_counter()
-    program.run(state, STEPS)
-    return seeds * STEPS / (time.perf_counter() - start)
+    program = Compiled(preset("dqn", "cart_pole"), CartPole(), 10**6, evaluate_every=10**6)
+    state = program.init(jnp.arange(seeds, dtype=jnp.int32))
+
+    def run(steps: int) -> None:
+        nonlocal state
+        state, _ = program.run(state, steps)
+        jax.block_until_ready(state)
+
+    return timed(run, seeds)
 
 
-def peer(name: str) -> float:
+def peer(name: str) -> Play:
     import gymnasium
 
     settings = {
@@ -62,29 +63,35 @@ def peer(name: str) -> float:
         from stable_baselines3 import DQN
 
         agent = DQN("MlpPolicy", env, device="cpu", **settings)
-    agent.learn(WARM_UP)
-    start = time.perf_counter()
-    agent.learn(STEPS, reset_num_timesteps=False)
-    return STEPS / (time.perf_counter() - start)
+    return timed(lambda steps: agent.learn(steps, reset_num_timesteps=False))
 
 
-def measure(name: str) -> Found:
-    """Steps per second in this process."""
+def timed(learn, seeds: int = 1) -> Play:  # type: ignore[no-untyped-def]
+    def play(steps: int) -> Found:
+        start = time.perf_counter()
+        learn(steps)
+        return {"speed": seeds * steps / (time.perf_counter() - start)}
+
+    return play
+
+
+def enter(name: str) -> Play:
+    """A contestant in this process."""
     if "compiled" in name:
-        return {"speed": compiled()}
-    return {"speed": host(name.split()[-1]) if name.startswith("randq") else peer(name)}
+        return compiled()
+    return host(name.split()[-1]) if name.startswith("randq") else peer(name)
 
 
 def main() -> None:
     peers = {"stable-baselines3 dqn": "stable_baselines3", "sbx dqn": "sbx"}
-    best = Contest(__file__, "CartPole", OURS, peers, measure).run()
-    if best is None:
+    outcome = Contest(__file__, "CartPole", OURS, peers, enter, warm_up=1_000).run()
+    if outcome is None:
         return
-    host_dqn, host_mnf, many = (best[name]["speed"] for name in OURS)
-    print(f"mnf-dqn / dqn, host loop: {host_mnf / host_dqn:.2f}")
-    for name in [name for name in best if name not in OURS]:
-        print(f"host dqn / {name}: {host_dqn / best[name]['speed']:.1f}")
-        print(f"compiled, 10 seeds / {name}: {many / best[name]['speed']:.1f}")
+    dqn, mnf, many = map(outcome.speeds, OURS)
+    outcome.ratio("mnf-dqn / dqn, host loop", mnf, dqn)
+    for name in outcome.names[len(OURS) :]:
+        outcome.ratio(f"host dqn / {name}", dqn, outcome.speeds(name))
+        outcome.ratio(f"compiled, 10 seeds / {name}", many, outcome.speeds(name))
 
 
 if __name__ == "__main__":
