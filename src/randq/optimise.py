@@ -10,11 +10,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from randq.large import LARGE, total
+from randq.large import total
 from randq.packing import Packing
 from randq.types import Array, PyTree, Scalar
 
 T = TypeVar("T")
+
+PACKED = 2**14
+"""An array with more numbers than this stays alone."""
 
 Optimiser: TypeAlias = optax.GradientTransformationExtraArgs
 """One that is told the `value` of the loss too."""
@@ -22,12 +25,12 @@ Optimiser: TypeAlias = optax.GradientTransformationExtraArgs
 
 def begin(optimiser: optax.GradientTransformation, params: PyTree) -> optax.OptState:
     """The state of an optimiser before the first step."""
-    return optimiser.init(Packing(params, LARGE).pack(params))
+    return optimiser.init(Packing(params, PACKED).pack(params))
 
 
 def norm(gradient: PyTree) -> Scalar:
     """Its Euclidean length."""
-    return _norm(Packing(gradient, LARGE).pack(gradient))
+    return _norm(Packing(gradient, PACKED).pack(gradient))
 
 
 def _norm(arrays: list[Array]) -> Scalar:
@@ -65,7 +68,7 @@ def descend(
 ) -> tuple[T, optax.OptState]:
     """New parameters and optimiser state, by the gradient of a loss that has this value."""
     optimiser = optax.with_extra_args_support(optimiser)
-    packing = Packing(params, LARGE)
+    packing = Packing(params, PACKED)
     old = packing.pack(params)
     # Optax mixes dtypes in its bias corrections; code of ours is run under strict promotion.
     with jax.numpy_dtype_promotion("standard"):
