@@ -26,6 +26,8 @@ def test_taken_as_done(run: Path) -> None:
 
     found = job.found(folder)  # it would refuse a run with other settings than today's
 
-    assert found is not None and found.finished
+    assert found is not None
+    assert found.finished
     assert found.result["steps"] == settings["steps"]
-    assert found.result["evaluations"] and found.result["episodes"]
+    assert found.result["evaluations"]
+    assert found.result["episodes"]

@@ -160,7 +160,8 @@ def _perform(
     workers: int | None,
 ) -> None:
     """Run some jobs, and show what there is of all."""
-    console, failed = page.console, _run(jobs, page, workers) if jobs else ()
+    console = page.console
+    failed = _run(jobs, len(shown), page, workers) if jobs else ()
     found = sweep.gather(shown, page.folder, failed)
     if found.done or found.unfinished:
         report(page, found)
@@ -171,10 +172,13 @@ def _perform(
         raise SystemExit(1)
 
 
-def _run(jobs: Sequence[sweep.Job], page: Page, workers: int | None) -> tuple[sweep.Finished, ...]:
-    """Run some jobs, show how it goes, and say which have failed."""
+def _run(
+    jobs: Sequence[sweep.Job], all_jobs: int, page: Page, workers: int | None
+) -> tuple[sweep.Finished, ...]:
+    """Run some of all jobs, show how it goes, and say which have failed."""
     console, workers = page.console, workers or local.default_workers()
-    console.print(f"{page.command}: {page.about}", soft_wrap=True)
+    some = f"; now {len(jobs)} of its {all_jobs} runs" if len(jobs) < all_jobs else ""
+    console.print(f"{page.command}: {page.about}{some}", soft_wrap=True)
     start = time.perf_counter()
     try:
         with _progress(console) as progress:
