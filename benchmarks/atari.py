@@ -6,7 +6,7 @@
 Every contestant has the Nature network, batches of 32 and one update for 4 steps, and learns all
 the time; they take turns (contest.py). For ours it also says where the time goes, what two seeds
 come to, one on each core, and what a transition takes in the replay. Without `peers` only ours are
-measured. Nothing else should run meanwhile: it takes about 6 minutes.
+measured. Nothing else should run meanwhile: it takes 5 to 8 minutes.
 """
 
 import sys

@@ -5,7 +5,7 @@
 
 Every contestant has two layers of 64 units, batches of 64, a replay of 50,000 and one update for
 each step of the environment; they take turns (contest.py). Without the extra `peers` only ours are
-measured. Nothing else should run meanwhile: it takes about 5 minutes.
+measured. Nothing else should run meanwhile: it takes 5 to 8 minutes.
 """
 
 import time

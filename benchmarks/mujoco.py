@@ -6,7 +6,7 @@
 Every contestant has two layers of 64 units for actor and critic, batches of 128, a replay of
 100,000 and one update of both for each step of the environment; they take turns (contest.py). For
 ours it also says where the time goes. Without the extra `peers` only ours are measured. Nothing
-else should run meanwhile: it takes about 4 minutes.
+else should run meanwhile: it takes 5 to 8 minutes.
 """
 
 import sys

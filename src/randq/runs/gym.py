@@ -253,10 +253,8 @@ class GymRun:
         if known and session.stepper.return_to(position, np.asarray(state.observation)):
             returns, lengths = tally
             for i in range(session.stepper.num_envs):
-                session.tally.returns[i], session.tally.lengths[i] = (
-                    float(returns[i]),
-                    int(lengths[i]),
-                )
+                session.tally.returns[i] = float(returns[i])
+                session.tally.lengths[i] = int(lengths[i])
             session.actions = np.asarray(state.action)
             return
         self.counts.inexact.append(self.counts.steps)
