@@ -2,9 +2,9 @@
 
 import csv
 import json
+import sys
 from dataclasses import replace
 from importlib.resources import files
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -75,9 +75,11 @@ def test_pieces_that_are_none_are_refused_in_one_line(options, words, capsys, tm
     assert error.count("\n") == 1
 
 
-@pytest.mark.skipif(find_spec("mujoco") is not None, reason="MuJoCo is installed")
 @pytest.mark.parametrize("command", [["reproduce", "figure5"], ["search", "half_cheetah"]])
-def test_without_mujoco_one_sentence_says_what_to_install(command, capsys, tmp_path):
+def test_without_mujoco_one_sentence_says_what_to_install(command, capsys, monkeypatch, tmp_path):
+    for name in [x for x in sys.modules if x.partition(".")[0] == "mujoco" or "envs.mujoco" in x]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mujoco", None)  # an import of it fails
     with pytest.raises(SystemExit) as stop:
         main([*command, "--out", str(tmp_path)])
     assert stop.value.code == 2
