@@ -1,7 +1,12 @@
 """The host loop: the compiled loop's run step for step, and vectors of environments."""
 
 import functools
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import gymnasium
 import jax
@@ -356,3 +361,32 @@ def test_what_a_loaded_agent_explores_with():
     np.testing.assert_allclose(memory.held(agent)(x), expected, rtol=1e-5)
     again = host.memory(host.init(1, memory))
     np.testing.assert_array_equal(again.agent.actor.head.weight, memory.agent.actor.head.weight)
+
+
+WOKEN = """
+import json, os, randq
+
+def switches():
+    found = {}
+    for task in os.listdir("/proc/self/task"):
+        lines = open(f"/proc/self/task/{task}/status").read().splitlines()
+        found[task] = int(next(x for x in lines if x.startswith("voluntary")).split()[1])
+    return found
+
+agent = randq.make("dqn", "CartPole-v1", learning_starts=70)
+agent.learn(200, progress_bar=False)
+before = switches()
+agent.learn(500, progress_bar=False)
+after = switches()
+others = set(before) - {str(os.getpid())}
+print(json.dumps(sum(after[x] - before[x] for x in others if x in after)))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux says who slept")
+def test_a_step_of_a_small_network_wakes_no_other_thread():
+    environment = os.environ | {"NPROC": "1"}  # else XLA may split a single operation
+    done = subprocess.run(
+        [sys.executable, "-c", WOKEN], env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) < 100  # of 500 steps

@@ -64,11 +64,14 @@ class HostState(NamedTuple):
     """No update went wrong so far; a gradient that is not finite was not applied."""
 
 
-CONVOLUTIONS = {
+COMPILED = {
     "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+    "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
 }
-"""How a program is compiled: on a CPU with XLA's own convolutions, which run on all cores and have
-gradients as fast as they are; those of YNNPACK, the default, run on one. Products stay there."""
+"""How a program is compiled for a CPU. With XLA's own convolutions, which run on all cores and have
+gradients as fast as they are; those of YNNPACK, the default, run on one. Products stay there. In an
+order that needs little memory, which XLA keeps to: it hands no operation to another thread to do
+two at a time, since waking that one takes longer than most of them."""
 
 CHUNK = 256
 """Rows of a replay that are put back at once."""
@@ -122,6 +125,9 @@ class Host:
 
     def __post_init__(self) -> None:
         whole("num_envs", self.num_envs, at_least=1)
+        # On a CPU a program then runs in the thread that calls it: a loop that waits for actions
+        # has no use for another. JAX looks at this when it starts; later it changes nothing.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
 
     def init(self, seed: int, memory: Memory | None = None) -> Packed:
         """The state before the first step, of a new agent or of one that has learnt before."""
@@ -287,7 +293,7 @@ class Host:
             step,
             donate_argnums=0,
             static_argnames=("learns", "keeps"),
-            compiler_options=CONVOLUTIONS,
+            compiler_options=COMPILED,
         )
 
     @cached_property
@@ -309,7 +315,7 @@ class Host:
             state = self._store(self._packing.unpack(packed), self._read(message))
             return self._packing.pack(state)
 
-        return jax.jit(take_in, donate_argnums=0, compiler_options=CONVOLUTIONS)
+        return jax.jit(take_in, donate_argnums=0, compiler_options=COMPILED)
 
     @cached_property
     def _learn_more(self) -> Any:
@@ -318,7 +324,7 @@ class Host:
             keys = UpdateKeys(*(threefry.fold_in(key, i) for key in state.update_keys))
             return self._packing.pack(self._update(state, keys))
 
-        return jax.jit(learn_more, donate_argnums=0, compiler_options=CONVOLUTIONS)
+        return jax.jit(learn_more, donate_argnums=0, compiler_options=COMPILED)
 
     @cached_property
     def _choose(self) -> Any:
@@ -326,7 +332,7 @@ class Host:
             state, action = self._act(self._packing.unpack(packed), observation)
             return self._packing.pack(state), action
 
-        return jax.jit(choose, donate_argnums=0, compiler_options=CONVOLUTIONS)
+        return jax.jit(choose, donate_argnums=0, compiler_options=COMPILED)
 
     @cached_property
     def _vitals(self) -> Any:
@@ -346,7 +352,7 @@ class Host:
             seen = self._sample(state.replay, sample_key, LOOK).observation
             return self.agent.spread(state.agent, seen, key)
 
-        return jax.jit(spread, compiler_options=CONVOLUTIONS)
+        return jax.jit(spread, compiler_options=COMPILED)
 
     @cached_property
     def _evaluator(self) -> Packing:
@@ -358,7 +364,7 @@ class Host:
         def best(agent: AgentState) -> list[Array]:
             return _copied(self._evaluator.pack(self.agent.evaluator(agent)))
 
-        return jax.jit(best, compiler_options=CONVOLUTIONS)
+        return jax.jit(best, compiler_options=COMPILED)
 
     @cached_property
     def _chosen(self) -> Any:
@@ -366,7 +372,7 @@ class Host:
             evaluator = self._evaluator.unpack(best)
             return self.spaces.chosen(jax.vmap(evaluator)(self.encode(observations)))
 
-        return jax.jit(chosen, compiler_options=CONVOLUTIONS)
+        return jax.jit(chosen, compiler_options=COMPILED)
 
     @cached_property
     def _remember(self) -> Any:
