@@ -5,11 +5,13 @@
 
 Every contestant has two layers of 64 units, batches of 64, a replay of 50,000 and one update for
 each step of the environment; they take turns (contest.py). Without the extra `peers` only ours are
-measured. Nothing else should run meanwhile: it takes 5 to 8 minutes.
+measured; `one file` is a loop like that of CleanRL's script (one_file.py). Nothing else should run
+meanwhile: it takes 5 to 8 minutes.
 """
 
 import time
 
+import one_file
 from contest import Contest, Found, Play
 
 OURS = ("randq host dqn", "randq host mnf-dqn", "randq compiled dqn, 10 seeds")
@@ -43,6 +45,8 @@ def compiled() -> Play:
 
 
 def peer(name: str) -> Play:
+    if name.startswith("one file"):
+        return one_file.dqn("CartPole-v1")
     import gymnasium
 
     settings = {
@@ -83,7 +87,7 @@ def enter(name: str) -> Play:
 
 
 def main() -> None:
-    peers = {"stable-baselines3 dqn": "stable_baselines3", "sbx dqn": "sbx"}
+    peers = {"stable-baselines3 dqn": "stable_baselines3", "sbx dqn": "sbx", "one file dqn": "sbx"}
     outcome = Contest(__file__, "CartPole", OURS, peers, enter, warm_up=1_000).run()
     if outcome is None:
         return

@@ -5,8 +5,9 @@
 
 Every contestant has two layers of 64 units for actor and critic, batches of 128, a replay of
 100,000 and one update of both for each step of the environment; they take turns (contest.py). For
-ours it also says where the time goes. Without the extra `peers` only ours are measured. Nothing
-else should run meanwhile: it takes 5 to 8 minutes.
+ours it also says where the time goes. Without the extra `peers` only ours are measured; `one file`
+is a loop like that of CleanRL's script (one_file.py). Nothing else should run meanwhile: it takes 5
+to 8 minutes.
 """
 
 import sys
@@ -17,6 +18,7 @@ HERE = Path(__file__).parent
 # This folder comes last: its mujoco.py is not the package of that name.
 sys.path[:] = [x for x in sys.path if x and Path(x).resolve() != HERE.resolve()] + [str(HERE)]
 
+import one_file  # noqa: E402
 from contest import Contest, Found, Play  # noqa: E402
 
 ENVIRONMENT = "HalfCheetah-v5"
@@ -39,18 +41,18 @@ def ours(name: str) -> Play:
     def play(steps: int) -> Found:
         nonlocal state, chosen
         jax.block_until_ready(chosen)
-        spent = {"environment": 0.0, "call": 0.0, "wait": 0.0}
+        spent = {"environment": 0.0, "update": 0.0, "transfer": 0.0}
         start = time.perf_counter()
         for _ in range(steps):
             before = time.perf_counter()
-            actions = np.asarray(chosen)  # the update is done when its action is there
+            actions = np.asarray(chosen)
             after = time.perf_counter()
             arrived = stepper.step(actions)
             stepped = time.perf_counter()
             state, chosen = host.step(state, arrived)
-            spent["wait"] += after - before
+            spent["transfer"] += after - before
             spent["environment"] += stepped - after
-            spent["call"] += time.perf_counter() - stepped
+            spent["update"] += time.perf_counter() - stepped
         seconds = time.perf_counter() - start
         return {"speed": steps / seconds} | {key: x / seconds for key, x in spent.items()}
 
@@ -58,6 +60,8 @@ def ours(name: str) -> Play:
 
 
 def peer(name: str) -> Play:
+    if name.startswith("one file"):
+        return one_file.ddpg(ENVIRONMENT)
     import gymnasium
 
     settings = {
@@ -92,17 +96,17 @@ def main() -> None:
         __file__,
         ENVIRONMENT,
         OURS,
-        {"stable-baselines3 ddpg": "stable_baselines3", "sbx ddpg": "sbx"},
+        {"stable-baselines3 ddpg": "stable_baselines3", "sbx ddpg": "sbx", "one file ddpg": "sbx"},
         lambda name: ours(name.split()[-1]) if name.startswith("randq") else peer(name),
-        warm_up=500,
+        warm_up=600,
     )
     outcome = contest.run()
     if outcome is None:
         return
     for name in OURS:
-        parts = ("environment", "call", "wait")
+        parts = ("environment", "update", "transfer")
         shares = ", ".join(f"{part} {outcome.mean(name, part):.0%}" for part in parts)
-        print(f"{name}: {shares} (call: hand over and start the update; wait: for its action)")
+        print(f"{name}: {shares} (update: and what is handed to it; transfer: of its action)")
     ddpg, mnf = map(outcome.speeds, OURS)
     outcome.ratio("mnf-ddpg / ddpg", mnf, ddpg)
     for name in outcome.names[len(OURS) :]:
