@@ -30,13 +30,14 @@ class RealNVPStep(eqx.Module):
 
     def __call__(
         self, z: Float[Array, " size"], mask: Float[Array, " size"]
-    ) -> tuple[Float[Array, " size"], Scalar]:
-        """f(z) and the logarithm of |det df/dz|, together because they share the network's pass."""
+    ) -> tuple[Float[Array, " size"], Float[Array, " size"]]:
+        """f(z), and what each entry adds to the logarithm of |det df/dz|: together because they
+        share the network's pass, and not summed because there are more such terms to add up."""
         shift, gate = self._shift_and_gate(mask * z)
         sigma = jax.nn.sigmoid(gate)
         moved = z * sigma + (1 - sigma) * shift
         # log_sigmoid rather than log(sigmoid): a closed gate must not give -inf.
-        return mask * z + (1 - mask) * moved, jnp.sum((1 - mask) * jax.nn.log_sigmoid(gate))
+        return mask * z + (1 - mask) * moved, (1 - mask) * jax.nn.log_sigmoid(gate)
 
     def inverse(
         self, z: Float[Array, " size"], mask: Float[Array, " size"]
@@ -95,10 +96,17 @@ class Flow(eqx.Module):
         self, z: Float[Array, " size"], masks: Masks
     ) -> tuple[Float[Array, " size"], Scalar]:
         """z_K and the sum of the log-determinants."""
-        total = jnp.zeros((), z.dtype)
+        z, log_dets = self.by_entry(z, masks)
+        return z, jnp.sum(log_dets)
+
+    def by_entry(
+        self, z: Float[Array, " size"], masks: Masks
+    ) -> tuple[Float[Array, " size"], Float[Array, " size"]]:
+        """z_K, and what each entry adds to the log-determinants of all steps."""
+        total = jnp.zeros_like(z)
         for step, mask in zip(self.steps, masks, strict=True):
-            z, log_det = step(z, mask)
-            total = total + log_det
+            z, log_dets = step(z, mask)
+            total = total + log_dets
         return z, total
 
     def inverse(

@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from randq.posteriors.gaussian import kl_to_prior, log_density
+from randq.posteriors.gaussian import kl_to_prior, log_densities
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def test_kl_is_never_negative(mean, log_std, prior_std):
     assert got >= -1e-5
 
 
-def test_log_density(x64):
+def test_log_densities(x64):
     rng = np.random.default_rng(0)
     x, mean, log_std = rng.normal(size=(3, 7))
-    expected = scipy.stats.norm(mean, np.exp(log_std)).logpdf(x).sum()
-    got = log_density(jnp.asarray(x), jnp.asarray(mean), jnp.asarray(log_std))
+    expected = scipy.stats.norm(mean, np.exp(log_std)).logpdf(x)
+    got = log_densities(jnp.asarray(x), jnp.asarray(mean), jnp.asarray(log_std))
     np.testing.assert_allclose(got, expected, rtol=1e-12)

@@ -56,13 +56,13 @@ def _spread_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> 
     return value, value * tangents[0]
 
 
-def log_density(
+def log_densities(
     x: Float[Array, " size"], mean: Float[Array, " size"], log_std: Float[Array, " size"]
-) -> Scalar:
-    """log N(x; mean, std^2), summed over the entries."""
-    return standard_log_density((x - mean) * jnp.exp(-log_std)) - jnp.sum(log_std)
+) -> Float[Array, " size"]:
+    """log N(x; mean, std^2) of each entry."""
+    return standard_log_densities((x - mean) * jnp.exp(-log_std)) - log_std
 
 
-def standard_log_density(x: Float[Array, " size"]) -> Scalar:
-    """log N(x; 0, 1), summed over the entries."""
-    return jnp.sum(-0.5 * x**2 - 0.5 * math.log(2 * math.pi))
+def standard_log_densities(x: Float[Array, " size"]) -> Float[Array, " size"]:
+    """log N(x; 0, 1) of each entry."""
+    return -0.5 * x**2 - 0.5 * math.log(2 * math.pi)

@@ -17,7 +17,12 @@ from randq.flows import Flow, Masks
 from randq.networks import Conv2d, Layer, Linear
 from randq.noise import Supply, normals, uniforms
 from randq.posteriors.base import Family, Init
-from randq.posteriors.gaussian import kl_to_prior, log_density, spread, standard_log_density
+from randq.posteriors.gaussian import (
+    kl_to_prior,
+    log_densities,
+    spread,
+    standard_log_densities,
+)
 from randq.posteriors.layerwise import (
     Layers,
     Layerwise,
@@ -118,15 +123,16 @@ class Auxiliary(eqx.Module):
     b2: Float[Array, " z"]
     flow: Flow
 
-    def log_density(
+    def log_densities(
         self, z: Float[Array, " z"], rows: Float[Array, "z other"], masks: Masks
-    ) -> Scalar:
-        """log r(z_K | w), where row i of the weights is the one that z_i multiplies."""
-        z0, log_det = self.flow(z, masks)
+    ) -> Float[Array, " z"]:
+        """What each entry adds to log r(z_K | w), where row i of the weights is the one that z_i
+        multiplies."""
+        z0, log_dets = self.flow.by_entry(z, masks)
         s = jnp.mean(jnp.tanh(self.c @ rows))
         # b2 s is minus the log-variance (both released codes), where Louizos and Welling write a
         # sigmoid for the deviation.
-        return log_density(z0, self.b1 * s, -0.5 * self.b2 * s) + log_det
+        return log_densities(z0, self.b1 * s, -0.5 * self.b2 * s) + log_dets
 
 
 class MNFLayer(LocalLayerPosterior):
@@ -154,7 +160,7 @@ class MNFLayer(LocalLayerPosterior):
     def draw(self, noise: NoiseSample) -> tuple[Layer, Scalar]:
         """The deterministic function h of the paper's sampling procedure, and what it costs."""
         z0 = self.z0_mean + jnp.exp(self.z0_log_std) * noise.epsilon_z
-        z, log_det = self.flow(z0, noise.masks)
+        z, log_dets = self.flow.by_entry(z0, noise.masks)
         layer = self._scaled(z)
         mean = layer.weight
         weight = mean + spread(self.weight_log_std, noise.epsilon_weight)
@@ -163,9 +169,10 @@ class MNFLayer(LocalLayerPosterior):
         kl = kl_to_prior(mean, self.weight_log_std, self.prior_std)
         kl = kl + kl_to_prior(layer.bias, self.bias_log_std, self.prior_std)
         # The standardised z_0 is epsilon_z itself: subtracting means would only lose digits.
-        log_q = standard_log_density(noise.epsilon_z) - jnp.sum(self.z0_log_std) - log_det
-        log_r = self.auxiliary.log_density(z, _rows(weight), noise.auxiliary_masks)
-        return replace(layer, weight=weight, bias=bias), kl + log_q - log_r
+        log_q = standard_log_densities(noise.epsilon_z) - self.z0_log_std - log_dets
+        log_r = self.auxiliary.log_densities(z, _rows(weight), noise.auxiliary_masks)
+        # One sum for all terms that an entry of z has: each further one is operations of XLA.
+        return replace(layer, weight=weight, bias=bias), kl + jnp.sum(log_q - log_r)
 
     def mean(self) -> Layer:
         z, _ = self.flow(self.z0_mean, self.flow.mean_masks(self.z0_mean))
