@@ -35,6 +35,9 @@ class Taped(Posterior):
         self.write("members", key)
         return self.inner.members(key)
 
+    def settled(self):
+        return Taped(self.inner.settled(), self.who)
+
     def masks(self, key, batch):
         return self.inner.masks(key, batch)
 

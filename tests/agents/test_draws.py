@@ -19,7 +19,9 @@ from tape import ONLINE, TARGET, Tape, taped
 
 from randq.agents.dqn import DQN
 from randq.exploration import Epsilon
+from randq.networks import MLP
 from randq.posteriors import (
+    MNF,
     Bootstrap,
     MeanField,
     Point,
@@ -51,14 +53,18 @@ def name(request):
     return request.param
 
 
-def shaken(posterior, key, who):
+def shaken_weights(posterior, key):
     """Other values of all that is learnt, so that no weight is zero and no two are equal."""
     changing, rest = learnt(posterior)
     leaves, structure = jax.tree.flatten(changing)
     keys = jax.random.split(key, len(leaves))
     leaves = [x + 0.4 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
-    shaken = eqx.combine(jax.tree.unflatten(structure, leaves), rest)
-    return eqx.tree_at(lambda p: p.who.tree, shaken, jnp.float32(who))
+    return eqx.combine(jax.tree.unflatten(structure, leaves), rest)
+
+
+def shaken(posterior, key, who):
+    """The same on tape, as the online or the target posterior."""
+    return eqx.tree_at(lambda p: p.who.tree, shaken_weights(posterior, key), jnp.float32(who))
 
 
 def a_batch(members, key):
@@ -84,7 +90,7 @@ def facts(name, **changes):
         state = agent.init(SPACES, next(keys))
         online = shaken(state.posterior, next(keys), ONLINE)
         target = shaken(state.posterior, next(keys), TARGET)
-        state = state._replace(posterior=online, target=learnt(target)[0])
+        state = state._replace(posterior=online, target=agent.followed(target)[0])
         batch = a_batch(online.num_members, next(keys))
         seen = batch.observation
 
@@ -104,7 +110,7 @@ def facts(name, **changes):
         asked = [i for i, (what, _, _) in enumerate(on_update) if what == "members"]
         assert len(asked) == 2
         target_key = on_update[asked[1]][2]
-        whole_target = eqx.combine(state.target, learnt(online)[1]).inner.members(target_key)
+        whole_target = target.inner.members(target_key)
         q, q_next = learning(batch.observation), learning(batch.next_observation)
         target_next = whole_target(batch.next_observation)
         chooser = q_next if agent.double else target_next
@@ -154,9 +160,7 @@ def facts(name, **changes):
             "q": q,
             "q_next": q_next,
             "target_next": target_next,
-            "mean target_next": eqx.combine(state.target, learnt(online)[1]).inner.members(None)(
-                batch.next_observation
-            ),
+            "mean target_next": target.inner.members(None)(batch.next_observation),
             "mean q_next": online.inner.members(None)(batch.next_observation),
             "cost": learning.cost,
             "gradient": jax.grad(by_hand)(trainable(online)[0]),
@@ -500,6 +504,42 @@ def test_the_target_moves_only_when_due(before, steps, due, rate):
     same(after.target, expected, **exactly)
     same(after.posterior, state.posterior, rtol=0, atol=0)
     assert differ(online, state.target)
+
+
+@functools.cache
+def settled_and_not():
+    """A target that is copied without noise, and others."""
+    agent = DQN(posterior=MNF(), hidden=(4,), target_every=100)
+    others = [{"target_rate": 0.5}, {"target_noise": "fresh"}, {"target_noise": "same"}]
+    agents = [agent, *(replace(agent, **other) for other in others)]
+    return [(agent, agent.init(SPACES, jax.random.key(0))) for agent in agents]
+
+
+def test_a_copy_without_noise_is_kept_as_the_network_that_it_stays():
+    (agent, state), *others = settled_and_not()
+    network = MLP.create(FEATURES, [4], ACTIONS, key=jax.random.key(0))
+    shapes = lambda tree: sorted(x.shape for x in jax.tree.leaves(tree))  # noqa: E731
+    assert shapes(state.target) == shapes(network)
+    assert len(jax.tree.leaves(state.posterior)) > len(jax.tree.leaves(network))
+    for _, other in others:
+        same(other.target, learnt(other.posterior)[0], rtol=0, atol=0)
+
+    # It is the mean of the posterior that it was copied from, and not of what that becomes.
+    moved = state._replace(posterior=shaken_weights(state.posterior, jax.random.key(1)))
+    x = jax.random.normal(jax.random.key(2), (5, FEATURES))
+    before, after, online = (
+        jax.vmap(network)(x)
+        for network in (
+            state.posterior.mean(),
+            eqx.combine(moved.target, agent.followed(moved.posterior)[1]).mean(),
+            moved.posterior.mean(),
+        )
+    )
+    np.testing.assert_allclose(after, before, rtol=1e-6)
+    assert np.abs(online - before).max() > 0.01
+    copied = agent.move_target(moved)
+    target = eqx.combine(copied.target, agent.followed(copied.posterior)[1])
+    np.testing.assert_allclose(jax.vmap(target.mean())(x), online, rtol=1e-6)
 
 
 # --- settings of the loss and of the step ------------------------------------------------------

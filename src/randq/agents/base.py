@@ -206,13 +206,22 @@ class Agent(abc.ABC):
         """A target closer to what it follows, or a copy of that."""
         return online if self.target_rate == 1.0 else moved(target, online, self.target_rate)
 
+    def followed(self, posterior: Posterior) -> tuple[Posterior, Posterior]:
+        """What the target network follows, and what it shares with the online one.
+
+        A copy without noise stays the same network until the next copy, so that is what is kept. A
+        target with noise, or one that is on its way, has all parameters of a posterior.
+        """
+        settles = self.target_noise == "mean" and self.target_rate == 1.0
+        return learnt(posterior.settled() if settles else posterior)
+
     def _target_members(self, posterior: Posterior, target: Posterior, key: Key | None) -> Members:
-        """The target network, of which `target` is what is learnt, with the noise that it is to
-        have in an update with this key."""
+        """The target network, of which `target` is what it does not share, with the noise that it
+        is to have in an update with this key."""
         noise = None
         if key is not None and self.target_noise != "mean":
             noise = key if self.target_noise == "same" else threefry.fold_in(key, 1)
-        return eqx.combine(target, learnt(posterior)[1]).members(noise)
+        return eqx.combine(target, self.followed(posterior)[1]).members(noise)
 
     def _total(
         self,

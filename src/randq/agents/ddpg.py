@@ -40,7 +40,7 @@ from randq.agents.base import (
 from randq.config import number, require
 from randq.exploration import OrnsteinUhlenbeck, ParameterNoise, Thompson
 from randq.optimise import Optimiser, begin, descend, norm
-from randq.posteriors.base import Family, Function, Posterior, learnt, trainable
+from randq.posteriors.base import Family, Function, Posterior, trainable
 from randq.targets import bootstrapped
 from randq.types import (
     Array,
@@ -78,7 +78,7 @@ class DDPGState(NamedTuple):
     posterior: Posterior
     """Of the critic."""
     target: Posterior
-    """What of the target critic is learnt; the rest it shares with the online one."""
+    """What of the target critic is its own (`followed`)."""
     actor: Actor
     target_actor: Actor
     optimiser: optax.OptState
@@ -217,7 +217,7 @@ class DDPG(Agent):
         none = jnp.zeros((), jnp.int32)
         return DDPGState(
             posterior=posterior,
-            target=learnt(posterior)[0],
+            target=self.followed(posterior)[0],
             actor=actor,
             target_actor=actor,
             optimiser=begin(self.optimiser, trainable(posterior)[0]),
@@ -331,7 +331,7 @@ class DDPG(Agent):
         posterior = eqx.combine(params, rest)
         state = state._replace(
             posterior=posterior,
-            target=self._moved(state.target, learnt(posterior)[0]),
+            target=self._moved(state.target, self.followed(posterior)[0]),
             actor=actor,
             target_actor=self._moved(state.target_actor, actor),
             optimiser=optimiser,

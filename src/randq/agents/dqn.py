@@ -22,7 +22,7 @@ from randq.config import require, whole
 from randq.exploration import Epsilon
 from randq.networks import MLP, ConvNet, Network, Scaling
 from randq.optimise import begin, descend, norm
-from randq.posteriors.base import Family, Function, Members, Posterior, learnt, trainable
+from randq.posteriors.base import Family, Function, Members, Posterior, trainable
 from randq.targets import q_target
 from randq.types import Array, Bool, Float, Int32, Key, PyTree, Scalar, Spaces, Transition
 
@@ -37,7 +37,7 @@ class DQNState(NamedTuple):
 
     posterior: Posterior
     target: Posterior
-    """What of the target posterior is learnt; the rest it shares with the online one."""
+    """What of the target network is its own (`followed`)."""
     optimiser: optax.OptState
     draw: Function
     """The network that acts."""
@@ -139,7 +139,7 @@ class DQN(Agent):
         draw = jax.eval_shape(lambda: posterior.sample(key).network)
         return DQNState(
             posterior=posterior,
-            target=learnt(posterior)[0],
+            target=self.followed(posterior)[0],
             optimiser=begin(self.optimiser, trainable(posterior)[0]),
             draw=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), draw),
             stale=jnp.ones((), bool),
@@ -193,7 +193,7 @@ class DQN(Agent):
 
     def move_target(self, state: DQNState) -> DQNState:
         """Move the target network towards the online one, or copy it."""
-        return state._replace(target=self._moved(state.target, learnt(state.posterior)[0]))
+        return state._replace(target=self._moved(state.target, self.followed(state.posterior)[0]))
 
     def update(self, state: DQNState, batch: Transition, key: Key) -> tuple[DQNState, Metrics]:
         """One gradient step on a mini-batch (eq. 19)."""

@@ -131,6 +131,11 @@ class Posterior(eqx.Module):
         """What a loss trains, or, for `None`, the same with all noise disabled (for a target)."""
 
     @abstractmethod
+    def settled(self) -> "Posterior":
+        """The posterior that has all noise disabled for good: its members without noise are those
+        of this one, with nothing left to compute. It is what a target network copies."""
+
+    @abstractmethod
     def masks(self, key: Key, batch: int) -> Float[Array, "members batch"]:
         """Which member learns from which of `batch` new examples: ones and zeros."""
 

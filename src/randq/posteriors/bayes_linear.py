@@ -112,6 +112,9 @@ class BayesLinearPosterior(Posterior):
     def members(self, key: Key | None) -> Members:
         return OneNetwork(network=self.mean(), cost=zero_cost(self.torso))
 
+    def settled(self) -> Self:
+        return self
+
     def masks(self, key: Key, batch: int) -> Float[Array, "members batch"]:
         return jnp.ones((1, batch), zero_cost(self.torso).dtype)
 

@@ -152,6 +152,9 @@ class BootstrapPosterior(Posterior):
     def members(self, key: Key | None) -> Members:
         return _AllHeads(heads=self.heads, cost=zero_cost(self.heads))
 
+    def settled(self) -> Self:
+        return self
+
     def masks(self, key: Key, batch: int) -> Float[Array, "members batch"]:
         shape = (self.heads.count, batch)
         return jax.random.bernoulli(key, self.mask_probability, shape).astype(

@@ -122,6 +122,9 @@ class Layerwise(Posterior):
         draw = self.sample(key)
         return OneNetwork(network=draw.network, cost=draw.cost)
 
+    def settled(self) -> "Layerwise":
+        return Layerwise(self.mean())
+
     def masks(self, key: Key, batch: int) -> Float[Array, "members batch"]:
         return jnp.ones((1, batch), zero_cost(self.network).dtype)
 
