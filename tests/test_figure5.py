@@ -309,12 +309,15 @@ def test_the_table_of_the_search_has_the_best_alpha_first(tmp_path, monkeypatch)
         entry for entry in done if entry[0].overrides["alpha"] != 1e-4 or entry[0].seed == 2000
     )
     found = last_evaluations(there, done)
-    assert found["mnf-ddpg", (("alpha", 1e-6),)] == pytest.approx({2000: 2600, 2001: 2601})
+    fixed = {"posterior.initial_std": 0.25, "normalise_observations": False}
+    first = ("mnf-ddpg", (("alpha", 1e-6), *fixed.items()))
+    assert found[first] == pytest.approx({2000: 2600, 2001: 2601})
     page_of(lambda page, swept: search.report("half_cheetah", page, swept), Results(done), tmp_path)
     page = (tmp_path / "search.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| mnf-ddpg")]
-    assert rows[0] == "| mnf-ddpg | alpha 1e-06 (preset) | 2600 | 2601 | 2600 |"
-    assert rows[2] == "| mnf-ddpg | alpha 0.0001 | 2400 | - | 2400 |"
-    assert rows[-1] == "| mnf-ddpg | alpha 0.01 | 2200 | 2201 | 2200 |"
+    rest = "".join(f", {name} {value}" for name, value in fixed.items())
+    assert rows[0] == f"| mnf-ddpg | alpha 1e-06{rest} (preset) | 2600 | 2601 | 2600 |"
+    assert rows[2] == f"| mnf-ddpg | alpha 0.0001{rest} | 2400 | - | 2400 |"
+    assert rows[-1] == f"| mnf-ddpg | alpha 0.01{rest} | 2200 | 2201 | 2200 |"
     assert "last 5 evaluations" in page
     assert "seeds 2000 to 2001, 100,000 steps" in page

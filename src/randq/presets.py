@@ -121,6 +121,8 @@ DOMAINS: dict[str, dict[str, Any]] = {
 CONTINUOUS_DOMAINS: dict[str, dict[str, Any]] = {
     "pendulum": {},
     "mountain_car_continuous": {},
+    # The setup of Plappert et al., which the paper says it uses.
+    "mujoco": {"normalise_observations": True},
     "continuous": {},
 }
 """The same for actions that are numbers."""
@@ -140,6 +142,8 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
         "ddqn": {"epsilon.decay": 100, "learning_rate": 5e-4},
         "dqn": {"epsilon.decay": 100, "learning_rate": 5e-4},
     },
+    # The best trials of two searches: docs/searches/half_cheetah_start.md, half_cheetah_alpha.md.
+    "mujoco": {"mnf-ddpg": {"posterior.initial_std": 0.1, "alpha": 0.1}},
     "atari": {
         "dqn": {"epsilon": SLOWLY},
         "ddqn": {"epsilon": SLOWLY},
@@ -161,6 +165,21 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
 """What a domain changes for one agent: what a search found, how epsilon falls, or the paper's
 own settings of it."""
 
+MUJOCO = (
+    "Ant",
+    "HalfCheetah",
+    "Hopper",
+    "Humanoid",
+    "HumanoidStandup",
+    "InvertedDoublePendulum",
+    "InvertedPendulum",
+    "Pusher",
+    "Reacher",
+    "Swimmer",
+    "Walker2d",
+)
+"""Gymnasium's tasks in MuJoCo."""
+
 SAME = {
     "CartPole-v1": "cart_pole",
     "CartPole-v0": "cart_pole",
@@ -168,6 +187,7 @@ SAME = {
     "MountainCar-v0": "mountain_car",
     "Pendulum-v1": "pendulum",
     "MountainCarContinuous-v0": "mountain_car_continuous",
+    **{f"{task}-v{version}": "mujoco" for task in MUJOCO for version in (4, 5)},
 }
 """Ids of Gymnasium, and the domain that they belong to."""
 

@@ -101,6 +101,8 @@ SIZES = (0.1, 0.25, 0.5, 1.0)
 ALPHAS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 """The paper's grid for Atari. Its grid for MuJoCo also has 4 and 8 times each, and goes on to 0.8:
 of that these are the powers of ten up to 0.01."""
+AS_SEEN = {"normalise_observations": (False,)}
+"""Before the last search found that observations are better normalised."""
 SEARCHES: Mapping[str, Search | GymSearch] = {
     "nchain": Search(
         about="8 settings for each agent of Figure 1, chains of 95, 45 and 15 states, 20 seeds",
@@ -167,9 +169,48 @@ SEARCHES: Mapping[str, Search | GymSearch] = {
         about="alpha of the two variational agents of Figure 5: the powers of ten of the paper's"
         " grid up to 0.01; 2 seeds",
         env="HalfCheetah-v5",
-        grids={"mnf-ddpg": {"alpha": ALPHAS}, "bbqn-ddpg": {"alpha": ALPHAS}},
+        grids={
+            "mnf-ddpg": {"alpha": ALPHAS, "posterior.initial_std": (0.25,), **AS_SEEN},
+            "bbqn-ddpg": {"alpha": ALPHAS, **AS_SEEN},
+        },
         seeds=range(2000, 2002),
         steps=100_000,
+        evaluate_every=10_000,
+        evaluation_episodes=10,
+    ),
+    "half_cheetah_start": GymSearch(
+        about="how uncertain the critics of the two variational agents of Figure 5 begin; 3 seeds",
+        env="HalfCheetah-v5",
+        grids={
+            "mnf-ddpg": {
+                "posterior.initial_std": (0.02, 0.1, 0.25),
+                "posterior.initial_z_std": (0.01, 0.1),
+                "alpha": (1e-6,),
+                **AS_SEEN,
+            },
+            "bbqn-ddpg": {
+                "posterior.initial_std": (0.01, 0.02, 0.05, 0.1, 0.25, 0.5),
+                **AS_SEEN,
+            },
+        },
+        seeds=range(2002, 2005),
+        steps=100_000,
+        evaluate_every=10_000,
+        evaluation_episodes=10,
+    ),
+    "half_cheetah_alpha": GymSearch(
+        about="alpha of mnf-ddpg once more, for longer, with its largest values, and observations"
+        " normalised as by Plappert et al.; 2 seeds",
+        env="HalfCheetah-v5",
+        grids={
+            "mnf-ddpg": {
+                "posterior.initial_std": (0.1,),
+                "alpha": (1e-6, 1e-1, 8e-1),
+                "normalise_observations": (False, True),
+            },
+        },
+        seeds=range(2005, 2007),
+        steps=150_000,
         evaluate_every=10_000,
         evaluation_episodes=10,
     ),
