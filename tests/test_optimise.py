@@ -1,5 +1,7 @@
 """One gradient step: small arrays are packed, large ones are not, and neither changes a step."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 from randq import optimise
 from randq.optimise import begin, checked, descend, moved, norm
+from randq.packing import Packing
 
 PARAMS = {
     "a": jnp.linspace(-1, 1, 6, dtype=jnp.float32).reshape(2, 3),
@@ -18,7 +21,7 @@ PARAMS = {
 
 @pytest.mark.parametrize(("large", "arrays"), [(39, 2), (40, 1), (0, 3)])
 def test_steps_are_those_of_the_plain_optimiser(monkeypatch, large, arrays):
-    monkeypatch.setattr(optimise, "PACKED", large)
+    monkeypatch.setattr(optimise, "Packing", functools.partial(Packing, large=large))
     optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1))
     ours, packed = PARAMS, begin(optimiser, PARAMS)
     plain, state = PARAMS, optimiser.init(PARAMS)
@@ -43,7 +46,7 @@ def test_a_target_moves_a_part_of_the_way():
 
 @pytest.mark.parametrize("large", [0, 10, 1000])
 def test_norm(monkeypatch, large):
-    monkeypatch.setattr(optimise, "PACKED", large)
+    monkeypatch.setattr(optimise, "Packing", functools.partial(Packing, large=large))
     flat = np.concatenate([np.ravel(x) for x in jax.tree.leaves(PARAMS)])
     np.testing.assert_allclose(norm(PARAMS), np.linalg.norm(flat), rtol=1e-6)
 

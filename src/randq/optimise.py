@@ -16,21 +16,18 @@ from randq.types import Array, PyTree, Scalar
 
 T = TypeVar("T")
 
-PACKED = 2**14
-"""An array with more numbers than this stays alone."""
-
 Optimiser: TypeAlias = optax.GradientTransformationExtraArgs
 """One that is told the `value` of the loss too."""
 
 
 def begin(optimiser: optax.GradientTransformation, params: PyTree) -> optax.OptState:
     """The state of an optimiser before the first step."""
-    return optimiser.init(Packing(params, PACKED).pack(params))
+    return optimiser.init(Packing(params).pack(params))
 
 
 def norm(gradient: PyTree) -> Scalar:
     """Its Euclidean length."""
-    return _norm(Packing(gradient, PACKED).pack(gradient))
+    return _norm(Packing(gradient).pack(gradient))
 
 
 def _norm(arrays: list[Array]) -> Scalar:
@@ -68,7 +65,7 @@ def descend(
 ) -> tuple[T, optax.OptState]:
     """New parameters and optimiser state, by the gradient of a loss that has this value."""
     optimiser = optax.with_extra_args_support(optimiser)
-    packing = Packing(params, PACKED)
+    packing = Packing(params)
     old = packing.pack(params)
     # Optax mixes dtypes in its bias corrections; code of ours is run under strict promotion.
     with jax.numpy_dtype_promotion("standard"):

@@ -16,8 +16,9 @@ import numpy as np
 
 from randq.types import Array, PyTree, Shaped
 
-LARGE = 2048
-"""Leaves with more numbers than this are not packed: copying them would cost more than it saves."""
+LARGE = 2**14
+"""Leaves with more numbers than this are not packed: copying them would cost more than it saves.
+It is one number for all, so that what one part of a program packs the next need not take apart."""
 
 
 class Packing:

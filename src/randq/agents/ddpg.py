@@ -321,7 +321,7 @@ class DDPG(Agent):
         regret, actor_gradient = jax.value_and_grad(self._regret)(
             state.actor, draw, batch.observation
         )
-        size = norm((gradient, actor_gradient))
+        size = jnp.hypot(norm(gradient), norm(actor_gradient))
         metrics = Metrics(loss, cost, jnp.mean(taken), jnp.max(jnp.abs(taken)), size)
 
         params, optimiser = descend(self.optimiser, gradient, loss, params, state.optimiser)
