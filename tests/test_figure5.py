@@ -14,6 +14,8 @@ from randq.cli import main
 from randq.experiments import SEARCHES, piece
 from randq.experiments.figure5 import FIGURE5_AGENTS, FIGURE5_ENVS, FIGURE5_SCALES, figure5_results
 from randq.experiments.search import last_evaluations
+from randq.posteriors import MNF
+from randq.presets import preset
 from randq.report import figure5, search
 from randq.report.figure5 import MUCH, judge, published, summary
 from randq.report.page import Page
@@ -284,7 +286,7 @@ def test_smoke_from_end_to_end(tmp_path, monkeypatch):
 def test_the_grid_of_alpha_is_the_papers():
     """Powers of ten from 1e-6 to 1e-2: of Atari all of it, of MuJoCo a part."""
     for agent in ("mnf-ddpg", "bbqn-ddpg"):
-        (values,) = SEARCH.grids[agent].values()
+        values = SEARCH.grids[agent]["alpha"]
         assert values == tuple(10.0**k for k in range(-6, -1))
     assert (SEARCH.steps, SEARCH.evaluate_every, SEARCH.evaluation_episodes) == (
         100_000,
@@ -293,6 +295,19 @@ def test_the_grid_of_alpha_is_the_papers():
     )
     assert list(SEARCH.seeds) == [2000, 2001]
     assert {j.overrides["alpha"] for j in SEARCH.jobs()} == {10.0**k for k in range(-6, -1)}
+    later = SEARCHES["half_cheetah_alpha"].grids["mnf-ddpg"]["alpha"]
+    assert set(later) < {times * 10.0**k for times in (1, 4, 8) for k in range(-6, 0)}
+
+
+def test_what_the_searches_found_is_the_preset():
+    found = preset("mnf-ddpg", "mujoco")
+    assert isinstance(found.posterior, MNF)
+    assert (found.posterior.initial_std, found.alpha) == (0.1, 0.1)
+    assert all(preset(agent, "mujoco").normalise_observations for agent in FIGURE5_AGENTS)
+    # Every task of the paper has the settings of MuJoCo.
+    assert {job.agent_settings for job in PAPER.jobs()} == {
+        preset(agent, "mujoco") for agent in FIGURE5_AGENTS
+    }
 
 
 def test_the_table_of_the_search_has_the_best_alpha_first(tmp_path, monkeypatch):
