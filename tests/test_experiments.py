@@ -107,7 +107,7 @@ def test_a_search_is_fair_and_stays_away_from_the_reported_seeds(name):
     assert len(jobs) == len(set(map(str, jobs)))
     times = len(search.places) if isinstance(search, Search) else len(search.seeds)
     assert len(jobs) == sum(len(search.trials(a)) for a in search.grids) * times
-    # The searches on MuJoCo begin with what holds for actions of every kind; the last led to MuJoCo's.
+    # Those on MuJoCo began with the settings for any numbers as actions, and led to MuJoCo's.
     domains = (search.env,) if isinstance(search, Search) else ("continuous", "mujoco")
     for agent in search.grids:
         presets = [preset(agent, domain) for domain in domains]
