@@ -115,3 +115,13 @@ def test_python_runs_the_package_as_the_command():
     asked = [sys.executable, "-m", "randq", "--version"]
     found = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert found.stdout == f"randq {randq.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["train", "--help"], ["list", "envs"], ["--help"]])
+def test_a_reader_that_has_seen_enough_is_no_error(arguments):
+    """As in `randq train --help | head`."""
+    asked = [sys.executable, "-m", "randq", *arguments]
+    with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == 1

@@ -2,6 +2,7 @@
 
 import abc
 import json
+import os
 import shlex
 import sys
 import time
@@ -338,7 +339,19 @@ COMMANDS: dict[str, Any] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: parse and validate everything first, then run."""
+    """Entry point."""
+    try:
+        try:
+            _main(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read what is printed, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _main(arguments: Sequence[str] | None) -> None:
+    """Parse and validate everything first, then run."""
     name, *rest = arguments if arguments is not None else sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print(_usage())
