@@ -31,6 +31,8 @@ install_import_hook("randq", "randq_type_checker.check_types")
 settings.register_profile("randq", deadline=None, derandomize=True, max_examples=15, database=None)
 settings.load_profile("randq")
 
+from randq.cache import enable_compilation_cache  # noqa: E402
+
 
 @pytest.fixture
 def x64():
@@ -40,8 +42,12 @@ def x64():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def no_shared_cache():
-    """A command that runs in this process leaves the cache off, which both workers would share."""
+def own_cache(tmp_path_factory):
+    """What XLA has compiled for one test is read back in the others of this process. No other
+    process shares it, and a command that runs in this one does not turn to the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        enable_compilation_cache()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("randq.cli.enable_compilation_cache", lambda: None)
         yield
