@@ -89,6 +89,20 @@ def test_no_steps_do_nothing():
     assert log_det == 0
 
 
+@pytest.mark.parametrize("gate", [0.0, 2.0, 10.0])
+def test_gates_begin_where_they_are_told_to(gate):
+    """Its weights are those of any other start; what masks do fades with the gates' opening."""
+    flow, plain = (Flow.create(50, 2, 16, gate=g, key=KEY) for g in (gate, 0.0))
+    for step, other in zip(flow.steps, plain.steps, strict=True):
+        np.testing.assert_allclose(step.c.bias, other.c.bias + gate, rtol=1e-6)
+        assert eqx.tree_equal((step.a, step.b, step.c.weight), (other.a, other.b, other.c.weight))
+    z, masks = jnp.ones(50), jnp.zeros((2, 50))
+    moved, log_det = flow(z, masks)
+    left = jax.nn.sigmoid(gate) ** 2  # two steps that keep this share of z, and add little
+    np.testing.assert_allclose(jnp.mean(moved), left, atol=0.1)
+    np.testing.assert_allclose(log_det / 50, jnp.log(left), atol=0.05)
+
+
 def test_kept_entries_stay_and_decide():
     """What a mask keeps is kept to the bit, and does not depend on what moves."""
     flow, z, _ = make(4, 1)

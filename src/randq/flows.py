@@ -7,6 +7,7 @@ entries it keeps:
     f(z) = m * z + (1 - m) * (z * sigma + (1 - sigma) * mu),   log |det df/dz| = (1 - m)^T log sigma
 """
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -63,24 +64,35 @@ class Flow(eqx.Module):
 
     @classmethod
     def create(
-        cls, size: int, steps: int, hidden: int, *, key: Key, dtype: Any = jnp.float32
+        cls,
+        size: int,
+        steps: int,
+        hidden: int,
+        *,
+        gate: float = 0.0,
+        key: Key,
+        dtype: Any = jnp.float32,
     ) -> "Flow":
         dtype = floating("dtype", dtype)
-        return uniforms(lambda supply: cls.supplied(size, steps, hidden, supply), key, dtype)
+        return uniforms(
+            lambda supply: cls.supplied(size, steps, hidden, supply, gate=gate), key, dtype
+        )
 
     @classmethod
-    def supplied(cls, size: int, steps: int, hidden: int, supply: Supply) -> "Flow":
-        """The same from a supply of uniform numbers, which several flows share."""
+    def supplied(
+        cls, size: int, steps: int, hidden: int, supply: Supply, *, gate: float = 0.0
+    ) -> "Flow":
+        """The same from a supply of uniform numbers, which several flows share. The gates of all
+        steps begin around sigmoid(gate): with open ones a flow begins as the identity."""
         whole("flow size", size, at_least=1)
         whole("flow steps", steps, at_least=0)
         whole("flow hidden units", hidden, at_least=1)
 
         def step() -> RealNVPStep:
-            return RealNVPStep(
-                a=Linear.supplied(size, hidden, supply),
-                b=Linear.supplied(hidden, size, supply),
-                c=Linear.supplied(hidden, size, supply),
-            )
+            a = Linear.supplied(size, hidden, supply)
+            b = Linear.supplied(hidden, size, supply)
+            c = Linear.supplied(hidden, size, supply)
+            return RealNVPStep(a, b, replace(c, bias=c.bias + gate))
 
         return cls(tuple(step() for _ in range(steps)))
 

@@ -334,6 +334,7 @@ def test_bad_settings_are_refused_by_name():
         "auxiliary_steps": ("mnf", {"auxiliary_steps": 1.5}),
         "flow_hidden": ("mnf", {"flow_hidden": 0}),
         "initial_z_std": ("mnf", {"initial_z_std": 0.0}),
+        "initial_gate": ("mnf", {"initial_gate": 11.0}),
         "initial_std": ("mean_field", {"initial_std": -1.0}),
         "prior_std": ("mean_field", {"prior_std": float("nan")}),
         "noise": ("mean_field", {"noise": "examples"}),

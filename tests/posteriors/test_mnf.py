@@ -486,6 +486,15 @@ def test_masks_are_drawn_afresh_with_each_draw():
     assert abs(np.corrcoef(np.ravel(masks), np.ravel(auxiliary))[0, 1]) < 0.2
 
 
+def test_open_gates_leave_nothing_for_masks_to_decide():
+    """Both flows begin as the identity; with closed ones half of z is moved away."""
+    for gate, most in ((10.0, 1e-3), (0.0, 1.0)):
+        layer = linear_layer(MNF(flow_steps=1, initial_gate=gate))
+        for flow in (layer.flow, layer.auxiliary.flow):
+            z, _ = flow(jnp.ones(3), jnp.zeros((1, 3)))
+            assert most / 100 < np.max(np.abs(z - 1)) < most
+
+
 @pytest.mark.parametrize("network", ["linear", "conv"])
 @pytest.mark.parametrize("family", [MNF(layers="all"), MeanField(layers="all")], ids=["mnf", "bbb"])
 def test_noise_on_outputs_has_the_moments_of_noise_on_weights(family, network):

@@ -52,6 +52,9 @@ class MNF(Family):
     """Mean of z_0 before training ..."""
     initial_z_spread: float = 0.0
     """... and how far, at most, its entries start from that."""
+    initial_gate: float = 0.0
+    """Where the gates of both flows begin, before their sigmoid; with large values masks matter
+    little, and the flows begin as the identity."""
     prior_std: float = 1.0
     """Standard deviation of the Gaussian prior over weights (the authors have 1)."""
     layers: Layers = "linear"
@@ -68,6 +71,7 @@ class MNF(Family):
         number("prior_std", self.prior_std)
         within("initial_z_mean", self.initial_z_mean, -10.0, 10.0)
         within("initial_z_spread", self.initial_z_spread, 0.0, 10.0)
+        within("initial_gate", self.initial_gate, -10.0, 10.0)
         one_of("layers", self.layers, get_args(Layers))
         one_of("noise", self.noise, get_args(NoiseScope))
 
@@ -86,7 +90,7 @@ class MNF(Family):
         log_std = jnp.log(self.initial_std * layer.fan_in**-0.5)
 
         def flow(steps: int) -> Flow:
-            return Flow.supplied(size, steps, self.flow_hidden, supply)
+            return Flow.supplied(size, steps, self.flow_hidden, supply, gate=self.initial_gate)
 
         return MNFLayer(
             mean_layer=layer,
