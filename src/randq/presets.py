@@ -136,11 +136,24 @@ SLOWLY = Epsilon(end=0.1, decay=1_000_000, unit="steps")
 OWN: dict[str, dict[str, dict[str, Any]]] = {
     # The best of 8 trials each: docs/searches/mountain_car.md.
     "mountain_car": {
-        "mnf-dqn": {"posterior.initial_std": 0.02, "posterior.initial_z_std": 0.01},
-        "bbqn": {"posterior.initial_std": 0.01, "learning_rate": 5e-4},
-        "noisy-dqn": {"posterior.sigma0": 0.02, "learning_rate": 5e-4},
-        "ddqn": {"epsilon.decay": 100, "learning_rate": 5e-4},
-        "dqn": {"epsilon.decay": 100, "learning_rate": 5e-4},
+        "mnf-dqn": {
+            "posterior.noise": "example",
+            "posterior.initial_std": 0.02,
+            "alpha": 1e-4,
+        },
+        "bbqn": {
+            "posterior.noise": "example",
+            "posterior.initial_std": 0.01,
+            "alpha": 1e-4,
+            "learning_rate": 5e-4,
+        },
+        "noisy-dqn": {
+            "posterior.sigma0": 0.1,
+            "target_noise": "same",
+            "learning_rate": 5e-4,
+        },
+        "ddqn": {"epsilon.decay": 30, "learning_rate": 5e-4},
+        "dqn": {"epsilon.decay": 30, "learning_rate": 5e-4},
     },
     # The best trials of two searches: docs/searches/half_cheetah_start.md, half_cheetah_alpha.md.
     "mujoco": {"mnf-ddpg": {"posterior.initial_std": 0.1, "alpha": 0.1}},
