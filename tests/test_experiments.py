@@ -138,7 +138,8 @@ def test_scores_count_a_censored_run_as_its_budget():
 
 def test_scores_by_the_return_of_the_last_episodes():
     """Evaluations of the last 100 episodes count, and a seed without any success is counted."""
-    search = replace(SEARCHES["mountain_car"], grids={"ddqn": {"gamma": (0.9, 0.99)}})
+    grids = {"ddqn": {"gamma": (0.9, 0.99)}}
+    search = replace(SEARCHES["mountain_car"], grids=grids, episodes=500)
     done = []
     for job in search.jobs():
         assert job.curves
