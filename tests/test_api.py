@@ -15,10 +15,12 @@ from gymnasium.vector import SyncVectorEnv
 
 import randq
 from randq.api import Policy
+from randq.config import override
+from randq.envs.gym import atari
 from randq.envs.gym.stepper import BrokenEnvironmentError
 from randq.loops.host import DivergedError
 from randq.posteriors import MNF
-from randq.presets import PRESETS
+from randq.presets import PRESETS, preset
 from randq.storage import StorageError
 
 TINY = {
@@ -175,6 +177,23 @@ def test_a_vector_of_environments():
 )
 def test_environments_by_name(name):
     assert randq.make("ddqn", name, **TINY).learn(12, progress_bar=False).steps == 12
+
+
+@pytest.mark.parametrize(
+    ("env", "domain"),
+    [
+        ("atari-paper/Pong", "atari"),
+        (lambda: atari.vector("atari-machado/Pong", 2), "atari"),
+        (lambda: gymnasium.make_vec("randq/MountainCar-v0", 2), "mountain_car"),
+        (lambda: SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2), "cart_pole"),
+        (lambda: SyncVectorEnv([Corridor] * 2), "vector"),
+        ("randq/NChain-v0", "nchain"),
+        ("nchain", "nchain"),
+    ],
+)
+def test_settings_suit_a_known_environment_however_it_comes(env, domain):
+    agent = randq.make("mnf-dqn", env if isinstance(env, str) else env(), replay_capacity=100)
+    assert agent.settings == override(preset("mnf-dqn", domain), {"replay_capacity": 100})
 
 
 def test_minatar_by_name():

@@ -22,7 +22,7 @@ from rich.progress import Progress as Bar
 
 from randq import agents, storage
 from randq.config import require, whole
-from randq.envs.gym import GymnasiumEnv, find
+from randq.envs.gym import find
 from randq.envs.gym.stepper import Arrived, GymEnv, Stepper
 from randq.loops.host import Host, Memory
 from randq.loops.session import Evaluation, Played, Session, play
@@ -318,7 +318,7 @@ def make(name: str, env: GymEnv | str, *, seed: int = 0, **settings: Any) -> Age
     require(seed < 2**31, "seed", seed, "an integer below 2**31")
     made = find(env) if isinstance(env, str) else env
     stepper = Stepper(made)
-    agent = change(preset(name, _domain(made, stepper.spaces)), settings)
+    agent = change(preset(name, domain(stepper.env_id, stepper.spaces)), settings)
     return Agent(agent, stepper.spaces).set_env(made, seed)
 
 
@@ -352,14 +352,6 @@ def evaluate(
     stepper = Stepper(find(env) if isinstance(env, str) else env)
     act = agent if isinstance(agent, Policy) else lambda xs: agent.predict(xs)[0]
     return play(stepper, act, episodes, seed)
-
-
-def _domain(env: GymEnv, spaces: Spaces) -> str:
-    """Which settings to begin with: those of a known environment, or of one with such spaces."""
-    inner = env.unwrapped
-    if isinstance(inner, GymnasiumEnv):
-        return inner.name
-    return domain(env.spec.id if env.spec else None, spaces)
 
 
 def _key(key: int | Key) -> Key:

@@ -11,6 +11,7 @@ from typing import Any
 from randq.agents import DDPG, DQN, Agent
 from randq.agents.dqn import NATURE
 from randq.config import one_of, override, require
+from randq.envs import IDS
 from randq.exploration import Epsilon, OrnsteinUhlenbeck, ParameterNoise, Thompson
 from randq.posteriors import MNF, BayesLinear, Bootstrap, MeanField, Noisy, Point
 from randq.types import Spaces
@@ -201,8 +202,9 @@ SAME = {
     "Pendulum-v1": "pendulum",
     "MountainCarContinuous-v0": "mountain_car_continuous",
     **{f"{task}-v{version}": "mujoco" for task in MUJOCO for version in (4, 5)},
+    **{env_id: name for name, env_id in IDS.items()},
 }
-"""Ids of Gymnasium, and the domain that they belong to."""
+"""Ids of Gymnasium, and the domain that they belong to; an environment of ours is its own."""
 
 
 def domain(env_id: str | None, spaces: Spaces) -> str:

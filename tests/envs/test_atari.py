@@ -280,6 +280,8 @@ def rewritten(saved, old, new):
 def test_a_vector_steps_as_its_environments_would(processes):
     envs = atari.vector("atari-machado/Breakout", 2, processes)
     try:
+        stepper = Stepper(envs)
+        assert (stepper.env_id, stepper.spaces.stack) == ("atari-machado/Breakout", 4)
         together, _ = envs.reset(seed=[0, 1])
         alone = [find("atari-machado/Breakout") for _ in range(2)]
         singles = [env.reset(seed=seed)[0] for seed, env in enumerate(alone)]
@@ -290,6 +292,17 @@ def test_a_vector_steps_as_its_environments_would(processes):
         assert not np.array_equal(together[0], together[1])  # each has its own draw
     finally:
         envs.close()
+
+
+def test_gymnasium_makes_it_again_from_its_specification():
+    env = find("atari-machado/Pong", render_mode="rgb_array")
+    again = gymnasium.make(env.spec).unwrapped
+    assert isinstance(again, Atari)
+    assert (again.protocol, again.game, again.render_mode) == (
+        env.protocol,
+        env.game,
+        env.render_mode,
+    )
 
 
 # What is refused

@@ -22,8 +22,12 @@ ENVIRONMENTS: dict[str, type[Environment[Any, Any]]] = {
 }
 """Every environment by its name on the command line."""
 
+IDS = {name: f"randq/{cls.__name__}-v0" for name, cls in ENVIRONMENTS.items()}
+"""The id of each with Gymnasium."""
+
 __all__ = [
     "ENVIRONMENTS",
+    "IDS",
     "Acrobot",
     "CartPole",
     "DeepSea",

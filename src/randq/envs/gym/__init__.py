@@ -12,9 +12,10 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from randq import config, threefry
-from randq.envs import ENVIRONMENTS, Environment, Step
+from randq.envs import ENVIRONMENTS, IDS, Environment, Step
 from randq.envs.gym import atari
 from randq.types import Array, Float32, Key, PyTree
 
@@ -57,8 +58,7 @@ class GymnasiumEnv(gymnasium.Env[np.ndarray, Any]):
 
     metadata = {"render_modes": []}  # noqa: RUF012, as Gymnasium declares it
 
-    def __init__(self, name: str, environment: Environment[Any, Any]) -> None:
-        self.name = name
+    def __init__(self, environment: Environment[Any, Any]) -> None:
         self.environment = environment
         low, high = environment.observation_bounds
         shape = environment.observation_shape
@@ -112,15 +112,16 @@ class GymnasiumEnv(gymnasium.Env[np.ndarray, Any]):
 def make(name: str, **settings: Any) -> GymnasiumEnv:
     """The environment of this name in `ENVIRONMENTS`, for Gymnasium; the entry point of all ids."""
     constructor: Callable[..., Environment[Any, Any]] = ENVIRONMENTS[name]
-    return GymnasiumEnv(name, constructor(**settings))
+    env = GymnasiumEnv(constructor(**settings))
+    env.spec = EnvSpec(IDS[name], f"{__name__}:make", kwargs={"name": name, **settings})
+    return env
 
 
 def register() -> None:
-    """Register `randq/<class>-v0` for every environment; calling it again does nothing."""
-    for name, cls in ENVIRONMENTS.items():
-        env_id = f"randq/{cls.__name__}-v0"
+    """Register the id of every environment; calling it again does nothing."""
+    for name, env_id in IDS.items():
         if env_id not in gymnasium.registry:
-            gymnasium.register(env_id, entry_point="randq.envs.gym:make", kwargs={"name": name})
+            gymnasium.register(env_id, entry_point=f"{__name__}:make", kwargs={"name": name})
 
 
 register()

@@ -17,6 +17,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from randq.config import one_of, require, whole
@@ -122,7 +123,13 @@ def vector(
     if not processes:
         return SyncVectorEnv(constructors)
     constructors[0]().close()  # so that what is wrong is said here, and once
-    return AsyncVectorEnv(constructors, context="spawn")
+    return _Processes(constructors, context="spawn")
+
+
+class _Processes(AsyncVectorEnv):
+    """Environments that are out of reach for whoever looks for stacks of frames."""
+
+    frame_stack = STACK
 
 
 class Atari(gymnasium.Env[np.ndarray, np.int64]):
@@ -141,6 +148,8 @@ class Atari(gymnasium.Env[np.ndarray, np.int64]):
         require(render_mode in (None, "rgb_array"), "render_mode", render_mode, "'rgb_array'")
         self.protocol, self.game, self.render_mode = protocol, game, render_mode
         self._ale = _emulator(game, protocol)
+        kwargs = {"env_id": self._id, "render_mode": render_mode}
+        self.spec = EnvSpec(self._id, f"{__name__}:make", kwargs=kwargs)
         # A reset of the emulator does not clear all of it: the one after this state does the same
         # each time.
         self._loaded = self._ale.cloneState(include_rng=True)

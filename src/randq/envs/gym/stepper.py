@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import (
+    AsyncVectorEnv,
     AutoresetMode,
     SyncVectorEnv,
     VectorEnv,
@@ -125,6 +126,8 @@ class Stepper:
         found = spaces_of(self.observation_space, self.action_space)
         self.spaces = replace(found, stack=_stack(env))
         self.num_envs = env.num_envs if isinstance(env, VectorEnv) else 1
+        self.env_id = _id(env)
+        """What Gymnasium knows it as; None if that is nothing, or not the same for all of them."""
         self._autoreset = AutoresetMode.SAME_STEP
         if isinstance(env, VectorEnv):
             mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
@@ -362,6 +365,14 @@ def _set_rng(env: Any, state: Any) -> None:
         env.rng_state = state
     else:
         env.np_random.bit_generator.state = state
+
+
+def _id(env: GymEnv) -> str | None:
+    inner, specs = env.unwrapped, (env.spec,)
+    if env.spec is None and isinstance(inner, SyncVectorEnv | AsyncVectorEnv):
+        specs = inner.get_attr("spec")
+    ids = {None if spec is None else spec.id for spec in specs}
+    return ids.pop() if len(ids) == 1 else None
 
 
 def _stack(env: GymEnv) -> int:
