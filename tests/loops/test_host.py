@@ -249,6 +249,23 @@ def test_each_environment_holds_its_own_draw_and_redraws_it_when_its_episode_end
     assert len(seen) > 2
 
 
+def test_a_vector_never_learns_twice_with_the_same_random_numbers():
+    """Four environments take four steps in a call, so that each call learns."""
+    env = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 4)
+    agent = replace(PRESETS["mnf-dqn"], **TINY, update_every=4)
+    stepper = Stepper(env)
+    host = Host(agent, stepper.spaces, stepper.num_envs)
+    state, actions = host.step(host.init(0), stepper.reset(0))
+    keys, updates = [], []
+    for _ in range(16):
+        state, actions = host.step(state, stepper.step(np.asarray(actions)))
+        seen = host.unpacked(state)
+        keys += [np.asarray(jax.random.key_data(key)).tobytes() for key in seen.update_keys]
+        updates.append(int(seen.agent.updates))
+    assert updates[-1] > 10
+    assert len(set(keys)) == len(keys)
+
+
 def seeded(name):
     """An agent that seldom learns, in an environment with short episodes."""
     settings = TINY if name in PRESETS else NUMBERS

@@ -487,8 +487,9 @@ class Host:
     def _act(
         self, state: HostState, observation: Array, keeps: bool = False
     ) -> tuple[HostState, Array]:
-        # A block has as many steps as an update takes, as in the compiled loop.
-        steps = self.agent.update_every or 1
+        # A block has as many steps as an update takes, as in the compiled loop. A vector takes
+        # several steps in a call and may learn in each: there a call is a block.
+        steps = (self.agent.update_every or 1) if self.num_envs == 1 else 1
         step_keys, update_keys = block_keys(state.key, state.calls // steps, steps, 1)
         keys = StepKeys(*(self._per_env(key) for key in step_keys[state.calls % steps]))
         axes = _axes(state.agent)
