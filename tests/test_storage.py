@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import pickle
+import re
 import resource
 import stat
 import time
@@ -24,6 +25,7 @@ from randq import storage
 from randq.networks import MLP
 from randq.posteriors import FAMILIES
 from randq.storage import StorageError, load, read_header, save
+from randq.version import VERSION
 
 HEADER = {"agent": {"kind": "mnf", "gamma": 0.999}, "seeds": [0, 1], "name": "höhe \ud800 \n"}
 
@@ -363,6 +365,18 @@ def test_other_arrays(tmp_path):
         ({**tree, "a": np.ones((2, 3), np.complex128)}, "takes .None"),
     ]:
         refused(path, like, match)
+
+
+def test_another_version_is_named_where_a_file_does_not_fit(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "VERSION", "0.0.7")
+        save(path, {"a": jnp.ones(2)}, {})
+    ours = re.escape(f"; made by randq '0.0.7', this is {VERSION}")
+    refused(path, {}, r"unknown arrays \[.*" + ours)
+    refused(path, {"b": jnp.ones(2)}, r"lacks the arrays \[.*" + ours)
+    refused(path, {"a": jnp.ones(3)}, r"takes .*" + ours)
+    assert load(path, {"a": jnp.ones(2)})["a"].shape == (2,)
 
 
 def test_kinds_of_random_keys(tmp_path):

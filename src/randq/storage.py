@@ -93,6 +93,17 @@ def write(path: Path, content: bytes) -> None:
             os.close(folder)
 
 
+def made_by(path: Path) -> str:
+    """Words on which version made a file, where that is not this one."""
+    with _opened(path) as file:
+        return _made(_metadata(path, file))
+
+
+def _made(metadata: Mapping[str, str]) -> str:
+    version = metadata["randq"]
+    return "" if version == VERSION else f"; made by randq {_brief(version)}, this is {VERSION}"
+
+
 def read_header(path: Path) -> dict[str, Any]:
     """The JSON that was saved with the arrays, without them."""
     with _opened(path) as file:
@@ -112,17 +123,19 @@ def load(
     """The arrays of a file in a tree like this one, which has the types and shapes to expect."""
     wanted = _named(like, jax.Array, np.ndarray, jax.ShapeDtypeStruct)
     with _opened(path) as file:
-        digest, names = _metadata(path, file)["arrays"], set(file.keys())
+        metadata = _metadata(path, file)
+        digest, names, made = metadata["arrays"], set(file.keys()), _made(metadata)
         if lacking := wanted.keys() - names:
-            raise StorageError(f"{path}: lacks the arrays {_brief(sorted(lacking))}")
+            raise StorageError(f"{path}: lacks the arrays {_brief(sorted(lacking))}{made}")
         if unknown := names - wanted.keys():
-            raise StorageError(f"{path}: has the unknown arrays {_brief(sorted(unknown))}")
+            raise StorageError(f"{path}: has the unknown arrays {_brief(sorted(unknown))}{made}")
         for name, leaf in wanted.items():
             plain = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
             takes = TYPES.get(plain.dtype.name), list(plain.shape)
             got = file.get_slice(name).get_dtype(), file.get_slice(name).get_shape()
             if got != takes:
-                raise StorageError(f"{path}: {name}: got {_brief(got)}, takes {_brief(takes)}")
+                wrong = f"{name}: got {_brief(got)}, takes {_brief(takes)}"
+                raise StorageError(f"{path}: {wrong}{made}")
         arrays = {name: file.get_tensor(name) for name in wanted}
     if _digest(arrays) != digest:
         raise StorageError(f"{path}: is damaged (its arrays do not match their checksum)")
