@@ -349,8 +349,24 @@ def test_without_ale_py_the_message_says_how_to_install_it(monkeypatch):
             find(name)
 
 
-def test_ale_pys_own_ids_stay_what_they_are():
-    assert find("ALE/Pong-v5").observation_space.shape == (210, 160, 3)
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        "ALE/Pong-v5",
+        "ALE/Pong",
+        "PongNoFrameskip-v4",
+        "PongDeterministic-v0",
+        "Pong-ramNoFrameskip-v4",
+    ],
+)
+def test_ale_pys_own_ids_are_refused_as_they_leave_open_how_to_play(env_id):
+    with pytest.raises(ValueError, match="takes atari-paper/Pong or atari-machado/Pong, which"):
+        find(env_id, frameskip=3)
+
+
+def test_a_game_that_somebody_made_is_taken_as_it_is():
+    gymnasium.register_envs(ale_py)
+    assert Stepper(gymnasium.make("ALE/Pong-v5")).spaces.observation_shape == (210, 160, 3)
 
 
 def test_a_bad_rom_is_refused_before_the_emulator_sees_it(monkeypatch, tmp_path, capsys):

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from gymnasium.vector import SyncVectorEnv
 
-from randq.envs.gym.stepper import Stepper, spaces_of
+from randq.envs.gym.stepper import BrokenEnvironmentError, Stepper, spaces_of
 
 SEEN = Box(-1, 1, (2,))
 
@@ -54,6 +54,24 @@ def test_one_environment_is_told_actions_in_its_own_shape_type_and_bounds(end):
     np.testing.assert_array_equal(env.told[0], getattr(ODD, end))
     stepper.step(np.float32([[0.05, 2.5, 1.25]]))
     np.testing.assert_allclose(env.told[1], [[0.05, 2.5, 1.25]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("action", [[0.11, 1, 1.2], [0, -0.1, 1.2], [0, 1, np.nan]])
+def test_numbers_beyond_the_bounds_never_reach_the_environment(action):
+    env = Told(ODD)
+    stepper = Stepper(env)
+    stepper.reset(0)
+    with pytest.raises(BrokenEnvironmentError, match=r"step 1: the action is .* takes Box"):
+        stepper.step(np.float32([action]))
+    assert env.told == []
+
+
+@pytest.mark.parametrize("action", [-1, 3])
+def test_no_more_do_actions_that_are_not_there(action):
+    stepper = Stepper(gymnasium.make("MountainCar-v0"))
+    stepper.reset(0)
+    with pytest.raises(BrokenEnvironmentError, match=r"the action is .* takes Discrete\(3\)"):
+        stepper.step(np.array([action]))
 
 
 def test_each_of_several_environments_is_told_its_own_action():

@@ -133,14 +133,16 @@ def find(name: str, **settings: Any) -> gymnasium.Env[Any, Any]:
     """An environment by its name here (`mountain_car`) or its id in Gymnasium (`CartPole-v1`).
 
     `MinAtar/Breakout-v1` and its four sisters need the extra `minatar`; Atari games, which are
-    `atari-paper/Breakout` and so on (docs/atari.md), the extra `atari`.
+    `atari-paper/Breakout` and so on (docs/atari.md), the extra `atari`. Ids of ale-py are refused,
+    because they leave open how a game is played.
     """
     if name in ENVIRONMENTS:
         return make(name, **settings)
     if name.startswith("atari-"):
         return atari.make(name, **settings)
-    if name.startswith("ALE/"):  # bare, without preprocessing
-        atari.register()
+    if game := atari.bare_game(name):
+        takes = " or ".join(f"{protocol}/{game}" for protocol in atari.PROTOCOLS)
+        config.require(False, "env", name, f"{takes}, which settle how the game is played")
     if name.startswith("MinAtar/"):
         _register_minatar()
     if ":" not in name and name not in gymnasium.registry:

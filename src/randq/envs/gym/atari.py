@@ -9,6 +9,7 @@ import difflib
 import functools
 import json
 import math
+import re
 import sys
 import zlib
 from collections.abc import Iterator
@@ -95,6 +96,16 @@ def describe(env_id: str) -> str | None:
     """The protocol of an id in one sentence; None for what is no Atari game."""
     protocol = PROTOCOLS.get(env_id.partition("/")[0])
     return None if protocol is None else str(protocol)
+
+
+BARE = re.compile(r"ALE/(\w+?)(-v\d+)?|(\w+?)(-ram)?(NoFrameskip|Deterministic)-v\d+")
+"""Ids of ale-py, new and old."""
+
+
+def bare_game(env_id: str) -> str | None:
+    """The game that an id of ale-py itself is for; None for other ids."""
+    found = BARE.fullmatch(env_id)
+    return found and (found[1] or found[3])
 
 
 def make(env_id: str, **settings: Any) -> "Atari":
@@ -365,11 +376,6 @@ def _rom_id(game: str) -> str:
         hint = f" (did you mean {meant}?)" if near else ", such as " + ", ".join(GAMES["paper13"])
         require(False, "game", game, f"one of the {len(known)} games of ale-py{hint}")
     return known[game]
-
-
-def register() -> None:
-    """Have Gymnasium know the ids of ale-py, `ALE/Breakout-v5` and so on, as they are there."""
-    gymnasium.register_envs(_ale_py())
 
 
 def _ale_py() -> Any:

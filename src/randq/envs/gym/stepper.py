@@ -25,6 +25,7 @@ GymEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
 
 YES, NO = np.ones(1, bool), np.zeros(1, bool)
+RETURNED, CHOSE = "the environment returned", "the action is"
 
 
 class BrokenEnvironmentError(RuntimeError):
@@ -134,6 +135,9 @@ class Stepper:
             modes = {m: m for m in AutoresetMode} | {m.value: m for m in AutoresetMode}
             require(mode in modes, "autoreset_mode", mode, f"one of {list(AutoresetMode)}")
             self._autoreset = modes[mode]
+        bounds = (*(self.spaces.action_low or ()), *(self.spaces.action_high or ()))
+        self._rounding = 1e-5 * (1 + max(map(abs, bounds), default=0.0))
+        """By how much a number may lie beyond its bound."""
         self._dtype = np.dtype(self.spaces.dtype)
         self._floating = self._dtype == np.float32
         self._shape = self.spaces.observation_shape
@@ -253,12 +257,17 @@ class Stepper:
         """Actions in the form, type and bounds of the environment's space."""
         space = self.action_space
         if not isinstance(space, spaces.Box):
+            if not all(0 <= action < self.spaces.num_actions for action in actions.tolist()):
+                raise self._error(f"{actions + self.spaces.first_action}", f"takes {space}", CHOSE)
             if not self._vector:
                 return [actions.item(0) + self.spaces.first_action]
             return actions.astype(np.int64) + self.spaces.first_action
         shaped = actions.reshape(-1, *space.shape).astype(space.dtype)
         # Rounded to the space's own type, a number may lie beyond a bound by its last digit.
-        return np.clip(shaped, space.low, space.high)
+        within = np.clip(shaped, space.low, space.high)
+        if not np.abs(within - shaped).max() <= self._rounding:  # nor is NaN
+            raise self._error(f"{shaped}", f"takes {space}", CHOSE)
+        return within
 
     def _play(self, actions: np.ndarray) -> Arrived:
         """A step of the only environment, which can be taken again another time."""
@@ -348,10 +357,9 @@ class Stepper:
                     f"another {name.replace('_', ' ')}, {now}", f"it began with {before}"
                 )
 
-    def _error(self, got: str, hint: str) -> BrokenEnvironmentError:
+    def _error(self, got: str, hint: str, who: str = RETURNED) -> BrokenEnvironmentError:
         return BrokenEnvironmentError(
-            f"step {self.steps}: the environment returned {got}; {hint}."
-            " What was learnt until then is kept."
+            f"step {self.steps}: {who} {got}; {hint}. What was learnt until then is kept."
         )
 
 
