@@ -14,6 +14,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 import randq
+from randq import storage
 from randq.api import Policy
 from randq.config import override
 from randq.envs.gym import atari
@@ -21,6 +22,7 @@ from randq.envs.gym.stepper import BrokenEnvironmentError
 from randq.loops.host import DivergedError
 from randq.posteriors import MNF
 from randq.presets import PRESETS, preset
+from randq.settings import to_json
 from randq.storage import StorageError
 
 TINY = {
@@ -119,6 +121,50 @@ def test_a_policy_is_one_draw_and_stays_as_it_is(name):
     assert randq.evaluate(policy, Corridor(), 2).lengths
 
 
+def test_a_policy_of_numbers_stays_as_it_is_too():
+    """Its actor and how observations are normalised are those of the moment when it was made."""
+    small = {"hidden": (8,), "batch_size": 8, "learning_starts": 8, "replay_capacity": 100}
+    faster = {"actor_learning_rate": 0.05, "normalise_observations": True}
+    agent = randq.make("mnf-ddpg", "Pendulum-v1", **small, **faster).learn(30, progress_bar=False)
+    x, action = np.array([0.6, 0.8, 1.0]), np.array([0.5])
+    policy = agent.sample(3)
+    before = policy(x), policy.q_values(x), policy.q_values(x, action)
+    np.testing.assert_array_equal(before[0], agent.predict(x)[0])
+    agent.learn(60, progress_bar=False)
+    assert not np.array_equal(agent.predict(x)[0], before[0])
+    after = policy(x), policy.q_values(x), policy.q_values(x, action)
+    for was, now in zip(before, after, strict=True):
+        np.testing.assert_array_equal(now, was)
+
+
+class Lengths(gymnasium.Env):
+    """Episodes of one step or of a hundred, with equal chances; a reward for each step."""
+
+    observation_space = gymnasium.spaces.Box(0, 5, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = int(self.np_random.choice([1, 100]))
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.zeros(1, np.float32), 1.0, self.left == 0, False, {}
+
+
+def test_evaluation_in_a_vector_is_not_of_the_short_episodes():
+    agent = make("ddqn", Lengths())
+    for episodes in (20, 30):
+        lengths = []
+        for seed in range(0, 200, 20):
+            found = randq.evaluate(agent, SyncVectorEnv([Lengths] * 20), episodes, seed)
+            assert len(found.lengths) == episodes
+            lengths += found.lengths
+        # Half of them are long; the first ones to end would be nearly all short.
+        assert 0.35 < np.mean(np.array(lengths) == 100) < 0.65
+
+
 def test_the_same_seed_learns_the_same_and_asking_changes_nothing():
     runs = []
     for asks in (False, True):
@@ -194,6 +240,25 @@ def test_environments_by_name(name):
 def test_settings_suit_a_known_environment_however_it_comes(env, domain):
     agent = randq.make("mnf-dqn", env if isinstance(env, str) else env(), replay_capacity=100)
     assert agent.settings == override(preset("mnf-dqn", domain), {"replay_capacity": 100})
+
+
+class Discretised(gymnasium.ActionWrapper):
+    """Three torques to choose from."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.action_space = gymnasium.spaces.Discrete(3)
+
+    def action(self, action):
+        return np.array([2.0 * (action - 1)], np.float32)
+
+
+def test_settings_suit_the_actions_that_a_wrapper_makes():
+    env = Discretised(gymnasium.make("Pendulum-v1"))
+    agent = randq.make("dqn", env)
+    assert agent.settings == preset("dqn", "vector")
+    with pytest.raises(ValueError, match="agent: got 'ddpg'"):
+        randq.make("ddpg", env)
 
 
 def test_minatar_by_name():
@@ -341,6 +406,17 @@ def test_a_loaded_agent_learns_on_also_in_a_vector(tmp_path):
     assert two.learn(10, progress_bar=False).steps == 70
     with pytest.raises(ValueError, match=r"env: got .* the spaces that the agent was made for"):
         randq.load(tmp_path / "agent", "CartPole-v1")
+
+
+def test_an_agent_of_another_version_that_does_not_fit_is_said_to_be_one(tmp_path, monkeypatch):
+    agent = make("ddqn").learn(5, progress_bar=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "VERSION", "0.0.7")
+        settings = to_json(agent._host)
+        settings["agent"]["forgotten"] = 1
+        storage.save(tmp_path / "old", agent._now, settings)
+    with pytest.raises(StorageError, match=r"forgotten.*made by randq '0\.0\.7', this is"):
+        randq.load(tmp_path / "old")
 
 
 def test_refuses_what_is_not_an_agent(tmp_path):

@@ -50,6 +50,9 @@ class Progress(NamedTuple):
         return float(np.mean(returns)) if returns else float("nan")
 
 
+Acts = Callable[[Any], np.ndarray | np.integer[Any]]
+"""The action for one observation, or for each of a batch."""
+
 Callback = Callable[["Agent", Progress], bool | None]
 """Called after each step; what it returns stops training if it is `False`."""
 
@@ -68,14 +71,16 @@ class Uncertainty(NamedTuple):
 
 @dataclass(frozen=True)
 class Policy:
-    """One frozen draw of the posterior: always the same network."""
+    """One frozen draw of the posterior: always the same network, whatever is learnt since."""
 
     agent: "Agent"
     draw: PyTree
+    state: agents.AgentState
+    """The agent as it was: where actions are numbers, its actor is that of all draws."""
 
     def q_values(self, observation: Any, action: Any = None) -> np.ndarray:
         """Its Q-values for one observation, or for each of a batch."""
-        return self.agent.network(self.draw, observation, action)
+        return self.agent.network(self.draw, observation, action, self.state)
 
     def __call__(self, observation: Any) -> Any:
         """Its best action for one observation, or for each of a batch.
@@ -83,8 +88,12 @@ class Policy:
         Where actions are numbers that is the actor's, which is the same for all draws.
         """
         if self.agent.spaces.continuous:
-            return self.agent.predict(observation)[0]
+            return self._actor(observation)
         return self.agent.best(self.q_values(observation))
+
+    @cached_property
+    def _actor(self) -> "Acts":
+        return self.agent.acts(self.state)
 
 
 class Agent:
@@ -104,7 +113,7 @@ class Agent:
         """None until it gets an environment."""
         self._memory: Memory | None = None
         """What is worth keeping of the state; None where that must be asked for anew."""
-        self._policy: tuple[Memory, Any] | None = None
+        self._policy: tuple[Memory, Acts] | None = None
         """What it does without randomness, and which memory that is made of."""
 
     # Learning
@@ -144,7 +153,7 @@ class Agent:
                 self._memory = None
                 taken, ended = self._session.advance()
                 self.steps += taken
-                self.episodes += [Played(self.steps, *played) for played in ended]
+                self.episodes += [Played(self.steps, *each[1:]) for each in ended]
                 done += taken
                 if show is not None:
                     show(done, self)
@@ -169,13 +178,23 @@ class Agent:
         """
         if deterministic:
             if self._policy is None or self._policy[0] is not self._now:
-                self._policy = self._now, self._host.policy(self._now.agent)
+                self._policy = self._now, self.acts(self._now.agent)
+            return self._policy[1](observation), None
+        return self.best(self._on(observation, self._programs.held, self._now)), None
+
+    def acts(self, state: agents.AgentState) -> "Acts":
+        """What it does in this state with all randomness disabled, as a function."""
+        program = self._host.policy(state)
+
+        def act(observation: Any) -> np.ndarray | np.integer[Any]:
             xs, batched = self._checked(observation)
-            actions = self._policy[1](xs)
+            actions = program(xs)
             if not self.spaces.continuous:
                 actions = actions.astype(np.int64) + self.spaces.first_action
-            return actions if batched else actions[0], None
-        return self.best(self._on(observation, self._programs.held, self._now)), None
+            found: np.ndarray | np.integer[Any] = actions if batched else actions[0]
+            return found
+
+        return act
 
     def q_values(self, observation: Any, action: Any = None) -> np.ndarray:
         """Q-values of the posterior's mean, for one observation or for each of a batch.
@@ -208,11 +227,15 @@ class Agent:
         """One draw of the posterior, as a policy that stays as it is."""
         draw = self._programs.draw(self._now.agent.posterior, _key(key))
         # A program may hand on its input; learning would then use up what the policy holds.
-        return Policy(self, jax.tree.map(lambda x: jnp.array(x, copy=True), draw))
+        copied = jax.tree.map(lambda x: jnp.array(x, copy=True), draw)
+        return Policy(self, copied, self._now.agent)
 
-    def network(self, draw: PyTree, observation: Any, action: Any = None) -> np.ndarray:
-        """What a network of fixed weights makes of one observation, or of each of a batch."""
-        return self._values(observation, action, self._programs.network, self._now.agent, draw)
+    def network(
+        self, draw: PyTree, observation: Any, action: Any, state: agents.AgentState
+    ) -> np.ndarray:
+        """What a network of fixed weights makes of one observation, or of each of a batch, for the
+        agent in this state."""
+        return self._values(observation, action, self._programs.network, state, draw)
 
     def best(self, output: np.ndarray) -> np.ndarray | np.integer[Any]:
         """The actions that outputs stand for, as the environment has them."""
@@ -334,7 +357,8 @@ def load(path: str | Path, env: GymEnv | str | None = None) -> Agent:
         host = from_json(Host, header)
         like = host.memory_shape
     except ValueError as error:
-        raise storage.StorageError(f"{path}: not an agent of this randq ({error})") from error
+        made = storage.made_by(path)
+        raise storage.StorageError(f"{path}: not an agent of this randq ({error}){made}") from error
     agent = Agent(host.agent, host.spaces)
     agent._host, agent._memory = host, storage.load(path, like)
     agent.steps = int(agent._now.agent.steps)

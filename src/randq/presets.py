@@ -212,7 +212,11 @@ def domain(env_id: str | None, spaces: Spaces) -> str:
     if (env_id or "").startswith("atari-"):
         return "atari"
     other = "image" if len(spaces.observation_shape) == 3 else "vector"
-    return SAME.get(env_id or "", "continuous" if spaces.continuous else other)
+    known = SAME.get(env_id or "", "")
+    # A wrapper keeps the id, but may make other actions, or pictures, of what is inside.
+    if (known in CONTINUOUS_DOMAINS) == spaces.continuous and known and other == "vector":
+        return known
+    return "continuous" if spaces.continuous else other
 
 
 def preset(agent: str, domain: str | None = None) -> Agent:

@@ -27,6 +27,15 @@ class Evaluation(NamedTuple):
     lengths: tuple[int, ...]
 
 
+class Ended(NamedTuple):
+    """An episode, at its end."""
+
+    env: int
+    """In which environment of the vector."""
+    episode_return: float
+    length: int
+
+
 class Tally:
     """Return and length of the episode that each environment is in."""
 
@@ -34,8 +43,8 @@ class Tally:
         self.returns = [0.0] * num_envs
         self.lengths = [0] * num_envs
 
-    def add(self, arrived: Arrived) -> list[tuple[float, int]]:
-        """Add a step up; return and length of each episode that ended with it."""
+    def add(self, arrived: Arrived) -> list[Ended]:
+        """Add a step up; the episodes that ended with it."""
         # Numbers of Python: with numpy's, each of these would take microseconds.
         rewards, taken = arrived.reward.tolist(), arrived.taken.tolist()
         terminated, truncated = arrived.terminated.tolist(), arrived.truncated.tolist()
@@ -46,7 +55,7 @@ class Tally:
             self.returns[i] += rewards[i]
             self.lengths[i] += 1
             if terminated[i] or truncated[i]:
-                found.append((self.returns[i], self.lengths[i]))
+                found.append(Ended(i, self.returns[i], self.lengths[i]))
                 self.returns[i], self.lengths[i] = 0.0, 0
         return found
 
@@ -65,11 +74,11 @@ class Session:
         """What to do next; None if an episode must begin first."""
         self._seed = seed
 
-    def advance(self) -> tuple[int, list[tuple[float, int]]]:
+    def advance(self) -> tuple[int, list[Ended]]:
         """Take a step in each environment, and learn.
 
-        Says how many steps were taken, and return and length of each episode that ended. If it
-        fails, the next call begins a new episode.
+        Says how many steps were taken, and which episodes ended. If it fails, the next call begins
+        a new episode.
         """
         if self.actions is None:
             self.begin()
@@ -96,10 +105,12 @@ class Session:
 def play(stepper: Stepper, act: Callable[[Any], Any], episodes: int, seed: int) -> Evaluation:
     """Play episodes with a policy that takes observations, and gives actions, as environments do.
 
-    They are seeded, and the environment should be used for nothing else.
+    They are seeded, and the environment should be used for nothing else. Each environment of a
+    vector plays its share of them: the first ones to end anywhere would be the short ones.
     """
     tally = Tally(stepper.num_envs)
-    found: list[tuple[float, int]] = []
+    left = [len(range(i, episodes, stepper.num_envs)) for i in range(stepper.num_envs)]
+    found: list[Ended] = []
     arrived = stepper.reset(seed)
     while len(found) < episodes:
         seen = arrived.observation
@@ -109,6 +120,9 @@ def play(stepper: Stepper, act: Callable[[Any], Any], episodes: int, seed: int) 
         if not stepper.spaces.continuous:
             actions = actions - stepper.spaces.first_action
         arrived = stepper.step(actions)
-        found += tally.add(arrived)
-    returns, lengths = zip(*found[:episodes], strict=True)
+        for ended in tally.add(arrived):
+            if left[ended.env] > 0:
+                left[ended.env] -= 1
+                found.append(ended)
+    _, returns, lengths = zip(*found, strict=True)
     return Evaluation(float(np.mean(returns)), float(np.std(returns)), returns, lengths)

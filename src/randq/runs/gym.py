@@ -109,7 +109,7 @@ class GymRun:
             now = time.perf_counter()
             counts.elapsed, before = counts.elapsed + now - before, now
             counts.steps += taken
-            for total, length in ended:
+            for _, total, length in ended:
                 counts.episodes += 1
                 counts.last.append((total, length))
                 self.recorder.episodes([(counts.episodes, counts.steps, length, total)])
