@@ -8,7 +8,8 @@ import sys
 import pytest
 
 import randq
-from randq.cli import main
+from randq.cli import TrainCommand, main
+from randq.exploration import Epsilon, OrnsteinUhlenbeck
 from randq.presets import PRESETS
 
 KEYS = {
@@ -99,6 +100,39 @@ def test_bad_settings_of_train_are_refused_before_anything_runs(arguments, words
     error = " ".join(capsys.readouterr().err.replace("│", " ").split())
     for word in words:
         assert word in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "epsilon", "noise"),
+    [
+        (["mnf-dqn", "--env", "nchain"], None, ...),
+        (["mnf-dqn", "--env", "nchain", "--agent.epsilon", "on"], Epsilon(), ...),
+        (["mnf-dqn", "--env", "nchain", "--agent.epsilon.end=0.2"], Epsilon(end=0.2), ...),
+        (["ddqn", "--env", "nchain", "--agent.epsilon", "off"], None, ...),
+        (["ddpg", "--env", "pendulum", "--agent.noise", "off"], ..., None),
+        (
+            ["mnf-ddpg", "--env", "pendulum", "--agent.noise.sigma", "0.3"],
+            ...,
+            OrnsteinUhlenbeck(sigma=0.3),
+        ),
+    ],
+)
+def test_parts_of_an_agent_are_options_whether_it_has_them_or_not(
+    arguments, epsilon, noise, monkeypatch
+):
+    seen = []
+    monkeypatch.setattr(TrainCommand, "check", lambda command: seen.append(command.agent))
+    monkeypatch.setattr(TrainCommand, "run", lambda command, console: None)
+    main(["train", *arguments])
+    (agent,) = seen
+    assert epsilon is ... or agent.epsilon == epsilon
+    assert noise is ... or agent.noise == noise
+
+
+def test_a_part_is_on_or_off(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "mnf-ddpg", "--env", "pendulum", "--agent.thompson", "maybe"])
+    assert "agent.thompson: got 'maybe', takes one of on, off" in capsys.readouterr().err
 
 
 def test_list_names_everything_and_guesses(capsys):

@@ -13,6 +13,29 @@ def refused(check, *arguments, match):
         check(*arguments)
 
 
+def test_memory_is_what_the_machine_and_the_container_have_left(tmp_path):
+    assert config.available_memory(tmp_path) == float("inf")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 900 kB\nMemAvailable: 800 kB\n")
+    assert config.available_memory(tmp_path) == 800 * 1024
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.current").write_text("100000\n")
+    (group / "memory.max").write_text("max\n")
+    assert config.available_memory(tmp_path) == 800 * 1024
+    (group / "memory.max").write_text("300000\n")
+    assert config.available_memory(tmp_path) == 200_000
+    (group / "memory.stat").write_text("anon 60000\ninactive_file 40000\n")
+    assert config.available_memory(tmp_path) == 240_000
+
+
+def test_replays_of_runs_at_once_must_fit_together(monkeypatch):
+    monkeypatch.setattr(config, "available_memory", lambda: 10e9)
+    config.replay_fits(4 * 10**9, 5, at_once=2)
+    refused(config.replay_fits, 5 * 10**9, 5, 2, match=r"^replay_capacity: got '2 runs at once .*")
+    refused(config.replay_fits, 9 * 10**9, 5, match=r"^replay_capacity: got '5 transitions of 9.0")
+
+
 def test_whole_numbers():
     config.whole("heads", 1, 1)
     for bad in (0, -3, 1.0, "1", None, True, np.nan):

@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,7 +21,7 @@ from rich.table import Table
 
 from randq import regression, reproduce
 from randq.cache import enable_compilation_cache
-from randq.config import field_names, one_of, require, whole, writable_folder
+from randq.config import field_names, one_of, parts, require, whole, writable_folder
 from randq.envs import ENVIRONMENTS
 from randq.envs.gym.atari import describe
 from randq.envs.gym.stepper import BrokenEnvironmentError
@@ -129,7 +129,10 @@ class _Train(abc.ABC):
 
 @dataclass(frozen=True)
 class TrainCommand(_Train, CompiledPlan):
-    """Train an agent in an environment, ours or any of Gymnasium: randq train AGENT --env ENV."""
+    """Train an agent in an environment, ours or any of Gymnasium: randq train AGENT --env ENV.
+
+    Parts that an agent may be without are switched on and off by a word: --agent.epsilon off.
+    """
 
     name: tyro.conf.Suppress[str]
 
@@ -139,7 +142,11 @@ class TrainCommand(_Train, CompiledPlan):
 
 @dataclass(frozen=True)
 class GymTrainCommand(_Train, GymPlan):
-    """Train an agent in a Gymnasium environment, seed after seed: randq train AGENT --env ID."""
+    """Train an agent in a Gymnasium environment, seed after seed: randq train AGENT --env ID.
+
+    Parts that an agent may be without are switched on and off by a word: --agent.epsilon off, or
+    for DDPG --agent.noise on, --agent.thompson on, --agent.parameter-noise on.
+    """
 
     name: tyro.conf.Suppress[str]
     env: tyro.conf.Suppress[str]
@@ -310,6 +317,8 @@ class ListCommand:
         elif self.what == "envs":
             for name, env in ENVIRONMENTS.items():
                 table.add_row(name, first_line(env))
+            for names, about in ELSEWHERE.items():
+                table.add_row(names, about)
         elif self.what == "presets":
             for name in AGENTS:
                 table.add_row(name, str(preset(name)))
@@ -326,6 +335,15 @@ def first_line(thing: object) -> str:
 def _episode(at: float, cap: int) -> str:
     return f"> {cap}" if at == float("inf") else f"{at:g}"
 
+
+ELSEWHERE = {
+    "CartPole-v1, ...": "Any id that Gymnasium knows, outside XLA.",
+    "HalfCheetah-v5, ...": "MuJoCo, the extra mujoco.",
+    "MinAtar/Breakout-v1, ...": "MinAtar's five games, the extra minatar.",
+    "atari-paper/Breakout, ...": "Atari games as the paper has them, the extra atari.",
+    "atari-machado/Breakout, ...": "The same with sticky actions, and no word on lives.",
+}
+"""Environments that are not ours."""
 
 COMMANDS: dict[str, Any] = {
     "train": TrainCommand,
@@ -392,9 +410,25 @@ def _train_default(rest: list[str]) -> TrainCommand | GymTrainCommand:
         for name, value in given.items():
             require(value is None, name, value, "nothing: the settings file says it")
         plan = read_plan(read_json(Path(config)), trust="--trust" in rest)
+    plan = replace(plan, agent=_with_parts(plan.agent, rest))
     command = TrainCommand if isinstance(plan, CompiledPlan) else GymTrainCommand
     settings = {name: getattr(plan, name) for name in field_names(plan)}
     return command(**settings, typed=typed, config=None if config is None else Path(config))
+
+
+def _with_parts(agent: Any, rest: list[str]) -> Any:
+    """The agent with the parts that the arguments switch on or off, or have a setting of."""
+    for name, kind in parts(agent).items():
+        option = f"--agent.{name.replace('_', '-')}"
+        said = _take(rest, option)
+        if said is not None:
+            one_of(option.removeprefix("--"), said, ["on", "off"])
+        named = any(word.startswith(f"{option}.") for word in rest)
+        if said == "off":
+            agent = replace(agent, **{name: None})
+        elif (said or named) and getattr(agent, name) is None:
+            agent = replace(agent, **{name: kind()})
+    return agent
 
 
 def _take(rest: list[str], option: str) -> str | None:

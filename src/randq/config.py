@@ -2,10 +2,12 @@
 
 import dataclasses
 import difflib
+import math
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from types import NoneType
+from typing import Any, TypeGuard, get_args, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -58,22 +60,38 @@ def writable_folder(setting: str, got: Path) -> None:
         require(False, setting, str(got), f"a folder that can be written to ({error.strerror})")
 
 
-def available_memory() -> float:
-    """Bytes of memory that this machine can still give; infinite where it does not say."""
+def available_memory(root: Path = Path("/")) -> float:
+    """Bytes of memory that this machine, or the container that this is, can still give; infinite
+    where neither says."""
+    memory, group = _table(root / "proc/meminfo"), root / "sys/fs/cgroup"
+    machine = 1024 * memory.get("MemAvailable:", math.inf)
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return float("inf")
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return 1024 * float(found[0]) if found else float("inf")
+        limit, used = (float((group / f"memory.{x}").read_text()) for x in ("max", "current"))
+    except (OSError, ValueError):  # no container, or one without a limit, whose word is "max"
+        return machine
+    # What files have in memory can be had back.
+    return min(machine, limit - used + _table(group / "memory.stat").get("inactive_file", 0.0))
 
 
-def replay_fits(size: int, capacity: int) -> None:
-    """Refuse a replay of so many bytes if it is larger than the memory of this machine."""
+def _table(path: Path) -> dict[str, float]:
+    """The first number of each line of a file of the system, by the word before it."""
+    try:
+        rows = [line.split() for line in path.read_text().splitlines()]
+        return {row[0]: float(row[1]) for row in rows if len(row) > 1}
+    except (OSError, ValueError):
+        return {}
+
+
+def replay_fits(size: int, capacity: int, at_once: int = 1) -> None:
+    """Refuse replays of so many bytes, each of so many rows, if so many of them at once are larger
+    than the memory of this machine."""
     free = available_memory()
     takes = f"a replay that fits into the {free / 1e9:.1f} GB of memory that are free"
     got = f"{capacity} transitions of {size / 1e9:.1f} GB together"
-    require(size < 0.9 * free, "replay_capacity", got, takes)
+    if at_once > 1:
+        got = f"{at_once} runs at once with {got}"
+        takes = f"{takes}, or fewer workers"
+    require(size * at_once < 0.9 * free, "replay_capacity", got, takes)
 
 
 def floating(setting: str, got: Any) -> jnp.dtype:
@@ -105,6 +123,17 @@ def override(record: Any, changes: Mapping[str, Any]) -> Any:
 def field_names(record: Any) -> list[str]:
     """The settings of a record, or of a class of records."""
     return [field.name for field in dataclasses.fields(record)]
+
+
+def parts(record: Any) -> dict[str, type]:
+    """The records inside a record that may also be missing, each with its class."""
+    found: dict[str, type] = {}
+    for name, hint in get_type_hints(type(record)).items():
+        kinds: tuple[type, ...] = get_args(hint)
+        records = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+        if records and NoneType in kinds:
+            found[name] = records[0]
+    return found
 
 
 def tuples(value: Any) -> Any:

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from randq import sweep
-from randq.config import one_of, whole, writable_folder
+from randq.config import one_of, replay_fits, whole, writable_folder
 from randq.experiments import EXPERIMENTS, SEARCHES, Experiment, piece, shown
 from randq.report import atari, deep_sea, figure2, figure5, search, verdict
 from randq.report.page import Page
@@ -177,8 +177,11 @@ def _run(
 ) -> tuple[sweep.Finished, ...]:
     """Run some of all jobs, show how it goes, and say which have failed."""
     console, workers = page.console, workers or local.default_workers()
+    _fit(jobs, page.folder, workers)
     some = f"; now {len(jobs)} of its {all_jobs} runs" if len(jobs) < all_jobs else ""
     console.print(f"{page.command}: {page.about}{some}", soft_wrap=True)
+    for note in dict.fromkeys(note for job in jobs for note in job.notes):
+        console.print(note, soft_wrap=True)
     start = time.perf_counter()
     try:
         with _progress(console) as progress:
@@ -201,6 +204,15 @@ def _run(
     seconds = time.perf_counter() - start
     console.print(f"{len(swept.done)} jobs in {seconds:.0f} s on {workers} processes")
     return swept.failed
+
+
+def _fit(jobs: Sequence[sweep.Job], folder: Path, workers: int) -> None:
+    """Refuse to run so many at once as do not fit into the memory of this machine."""
+    left = [job for job in jobs if (found := job.found(folder)) is None or not found.finished]
+    # One of each agent is enough: its replay is as large everywhere, or nearly.
+    for job in {type(job.agent_settings.posterior): job for job in left}.values():
+        at_once = min(workers, len(left))
+        replay_fits(job.replay_size, job.agent_settings.replay_capacity, at_once)
 
 
 def _progress(console: Console) -> Progress:

@@ -20,6 +20,7 @@ import numpy as np
 
 from randq.agents import Agent
 from randq.config import one_of, override, require, whole
+from randq.envs.gym.atari import describe
 from randq.presets import AGENTS
 from randq.runs.directory import EPISODES, EVALUATIONS, RESULT, SETTINGS, RunDirectory
 from randq.runs.execute import Progress, begin, carry_out, directories_of, go_on, groups
@@ -123,18 +124,27 @@ class GymJob(Job):
             takes = f"a folder where it is {other}, or where this run is not yet"
             require(False, "out", found, takes)
 
+    @property
+    def replay_size(self) -> int:
+        return _replay_size(dataclasses.replace(self.plan, seed=0))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        protocol = describe(self.env)
+        return () if protocol is None else (protocol,)
+
     # What comes of it
 
     def perform(self, folder: Path, watch: Watch = lambda share, note: None) -> Result:
         self.check(folder)
         directory = self.directory(folder)
+        if (directory.path / RESULT).exists():
+            return self._read(directory)
+        self.plan.check_fits()
         if not directory.exists:
-            self.plan.check_fits()
             group = begin(self.plan, self._experiment(folder), f"a sweep: {self}")
         else:
             (group,) = groups(directory.path)
-            if group.is_finished:
-                return self._read(directory)
             go_on(group)
 
         def show(at: Progress) -> None:
@@ -168,6 +178,11 @@ class GymJob(Job):
             "seconds": end.get("seconds"),
             "fingerprint": end.get("fingerprint"),
         }
+
+
+@cache
+def _replay_size(plan: GymPlan) -> int:
+    return plan.check_fits()
 
 
 @cache

@@ -60,6 +60,16 @@ class Job(ABC):
         """What the folder has of it beside the results of a sweep, finished or not."""
 
     @property
+    def replay_size(self) -> int:
+        """Bytes of its replay, where that is worth a look before it runs."""
+        return 0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What should be said before it runs."""
+        return ()
+
+    @property
     def key(self) -> str:
         """The same for two jobs if and only if they are the same."""
         return json.dumps([self.as_json(), self.settings], sort_keys=True)
