@@ -143,7 +143,7 @@ def test_jobs_of_each_scale():
     assert {job.seeds for job in Figure2("", seeds=7).jobs()} == {(0, 1, 2, 3, 4), (5, 6)}
     assert {job.seeds for job in Figure2("", 7, first_seed=3).jobs()} == {(3, 4, 5, 6, 7), (8, 9)}
     fresh = [seed for job in FIGURE2_SCALES["full"].jobs() for seed in job.seeds]
-    assert sorted(fresh) == sorted([*range(20, 220)] * 2)
+    assert sorted(fresh) == sorted([*range(20, 120)] * 2)
     with pytest.raises(ValueError, match="episodes: got 9"):
         Figure2("", seeds=1, episodes=9)
 

@@ -53,7 +53,7 @@ class ReproduceCommand:
     """Which figure, or deep_sea for a table of all agents."""
     scale: Scale = "quick"
     """smoke: shows that it works, decides nothing; quick: minutes, or hours from figure 3 on; paper
-    (deep_sea: full): all; full for figure2: 200 more seeds of two agents."""
+    (deep_sea: full): all; full for figure2: 100 more seeds of two agents."""
     out: Path | None = None
     """Folder for results and picture; by default results/FIGURE-SCALE."""
     workers: int | None = None

@@ -65,9 +65,9 @@ FIGURE2_SCALES: Mapping[str, Figure2] = {
     "quick": Figure2(about="5 seeds as in the paper, 1000 episodes, 4 agents", seeds=SHOWN),
     "paper": Figure2(about="20 seeds (curves: the first 5), 1000 episodes, 4 agents", seeds=20),
     "full": Figure2(
-        about="200 seeds that no other scale has (20 to 219), 1000 episodes, MNF-DQN and DDQN:"
+        about="100 seeds that no other scale has (20 to 119), 1000 episodes, MNF-DQN and DDQN:"
         " which is ahead",
-        seeds=200,
+        seeds=100,
         agents=("mnf-dqn", "ddqn"),
         batch=20,
         first_seed=20,
