@@ -1,6 +1,7 @@
 """Atari games: frame for frame with Gymnasium's preprocessing, and what only the protocols say."""
 
 import dataclasses
+import json
 import sys
 import warnings
 
@@ -13,11 +14,12 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from randq import cli
+from randq.config import override
 from randq.envs.gym import atari, find
 from randq.envs.gym.atari import GAMES, PROTOCOLS, AreaResize, Atari, EmulatorError, describe, games
 from randq.envs.gym.stepper import BrokenEnvironmentError, Stepper
-from randq.presets import AGENTS
-from randq.runs.execute import begin
+from randq.presets import AGENTS, preset
+from randq.runs.execute import begin, carry_out
 from randq.runs.plan import GymPlan
 from randq.storage import StorageError
 
@@ -401,3 +403,32 @@ def test_a_step_before_the_first_reset_and_a_wrong_action_are_refused():
     shown = find("atari-paper/Pong", render_mode="rgb_array")
     shown.reset(seed=0)
     assert shown.render().shape == (210, 160, 3)
+
+
+def test_a_run_that_the_emulator_stopped_goes_on_from_its_checkpoint(tmp_path, monkeypatch, capsys):
+    small = {"hidden": (8,), "filters": ((2, 8, 8),), "replay_capacity": 500}
+    agent = override(preset("ddqn", "atari"), {**small, "learning_starts": 50, "random_steps": 20})
+    often = {"steps": 200, "evaluate_every": 200, "log_every": 50, "checkpoint_every": 0.0}
+
+    def run(folder):
+        plan = GymPlan("ddqn", agent, "atari-paper/Pong", evaluation_episodes=1, **often)
+        return begin(plan, folder, "a test")
+
+    whole = carry_out(run(tmp_path / "whole"), lambda at: None, print)
+    step, steps = Atari.step, []
+
+    def fails(env, action):
+        steps.append(action)
+        if len(steps) == 120:
+            raise EmulatorError("the emulator of Pong failed (illegal instruction)")
+        return step(env, action)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Atari, "step", fails)
+        with pytest.raises(EmulatorError, match="illegal instruction"):
+            carry_out(run(tmp_path / "stopped"), lambda at: None, print)
+    stopped = tmp_path / "stopped"
+    assert max(stopped.rglob("checkpoints/*.randq")).name == "000000000119.randq"
+    cli.main(["resume", str(stopped), "--json"])
+    (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["seeds"]
+    assert row["fingerprint"] == whole[0]["fingerprint"]

@@ -212,7 +212,7 @@ def test_a_million_transitions_take_less_than_seven_and_a_third_gigabytes():
 
 
 def test_the_time_of_a_sample_does_not_depend_on_the_capacity():
-    """Far from the milliseconds that a copy of the larger one would take."""
+    """And is less than a millisecond, where a copy of the larger one would take many."""
 
     def seconds(capacity):
         frames = Frames(capacity, example(4, (84, 84)))
@@ -227,15 +227,15 @@ def test_the_time_of_a_sample_does_not_depend_on_the_capacity():
         state = state._replace(items=state.items._replace(acted=full))
         draw = jax.jit(frames.sample, static_argnums=2)
         times = []
-        for i in range(40):
+        for i in range(100):
             before = time.perf_counter()
             jax.block_until_ready(draw(state, jax.random.key(i), 32))
             times.append(time.perf_counter() - before)
         return min(times)
 
     small, large = seconds(1000), seconds(60_000)
-    assert large < 5 * small + 0.005
-    assert large < 0.05
+    assert large < 5 * small
+    assert large < 0.001
 
 
 def test_rows_can_be_kept_elsewhere_and_put_back():
