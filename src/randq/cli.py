@@ -40,6 +40,7 @@ from randq.runs.execute import (
     new_experiment,
     summary,
 )
+from randq.runs.gym import LAST
 from randq.runs.interrupts import InterruptedRunError
 from randq.runs.plan import CompiledPlan, GymPlan, Plan, default_plan, read_plan
 from randq.runs.recorder import require_wandb
@@ -202,8 +203,9 @@ class RunsCommand:
             print(json.dumps([each._asdict() for each in found]))
             return
         table = Table()
-        for column in ("run", "status", "progress", "last return", "age", "fingerprint"):
-            right = column in ("progress", "last return", "age")
+        mean = f"mean return of {LAST}"  # the last episodes of training
+        for column in ("run", "status", "progress", mean, "age", "fingerprint"):
+            right = column in ("progress", mean, "age")
             table.add_column(column, justify="right" if right else "left", overflow="fold")
         for each in found:
             status = each.status if each.why is None else f"failed: {each.why}"
@@ -264,6 +266,8 @@ def _carry_out(group: Group, log: Console) -> dict[str, Any]:
     found = summary(group.plan, rows)
     log.print(_table(group.plan, found))
     parent = group.directories[0].path.parent
+    if all(row["solved_at"] is not None for row in rows):
+        log.print("It was over when all seeds had solved the task, whatever was left to do")
     log.print(f"The runs are {parent}/seed-*, each with an agent for randq.load", soft_wrap=True)
     return found
 
@@ -271,7 +275,7 @@ def _carry_out(group: Group, log: Console) -> dict[str, Any]:
 def _table(plan: Plan, found: dict[str, Any]) -> Table:
     seeds = found["seeds"]
     table = Table(title=f"{plan.env}, {found['seconds']:.1f} s")
-    for column in ("seed", "episodes", "solved at", "final return"):
+    for column in ("seed", "episodes", "solved at", "last evaluation"):
         table.add_column(column, justify="right")
     compiled = isinstance(plan, CompiledPlan)
     for row in seeds:

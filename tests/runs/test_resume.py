@@ -115,8 +115,9 @@ def small(name, env, **settings):
     return read_plan({**to_json(plan), **settings}).resolved
 
 
-def go(plan, root, asked=lambda: None):
-    """Run a plan in folders below the root, which may have a part of it already."""
+def go(plan, root, asked=lambda: None, evaluating=False):
+    """Run a plan in folders below the root, which may have a part of it already. In the host loop
+    what is asked counts steps of training, or else of evaluations."""
     warnings = []
     seeds = range(plan.seed, plan.seed + plan.seeds)
     directories = [RunDirectory(root / f"seed-{seed}") for seed in seeds]
@@ -126,7 +127,12 @@ def go(plan, root, asked=lambda: None):
             directory.create(seed, to_json(plan), "a test")
     try:
         if isinstance(plan.env, str):
-            GymRun(plan, plan.seed, directories[0], asked, warnings.append).run()
+
+            def asked_now():
+                return asked() if run.counts.evaluating == evaluating else None
+
+            run = GymRun(plan, plan.seed, directories[0], asked_now, warnings.append)
+            run.run()
         else:
             run_compiled(plan, directories, asked, warnings.append)
     finally:
@@ -180,6 +186,29 @@ def test_host_runs_go_on_exactly(tmp_path, name, env):
             go(plan, tmp_path / "broken", stop_at(at))
     assert go(plan, tmp_path / "broken") == []
     same_runs(tmp_path / "whole", tmp_path / "broken")
+
+
+@pytest.mark.usefixtures("compilations")
+def test_an_evaluation_that_is_interrupted_is_begun_again(tmp_path):
+    """The one at step 100, and the last one, after which nothing is left to do."""
+    plan = small("ddqn", "CartPole-v1", steps=250, log_every=50, evaluation_episodes=2)
+    plan = read_plan({**to_json(plan), "evaluate_every": 100}).resolved
+    assert go(plan, tmp_path / "whole") == []
+    root = tmp_path / "broken"
+    for first, step in ((3, 100), (1, 100), (3, 200)):
+        with pytest.raises(InterruptedRunError):
+            go(plan, root, stop_at(first), evaluating=True)
+        newest = max((root / "seed-0" / "checkpoints").iterdir())
+        assert int(newest.stem) == step
+        records = (root / "seed-0" / EVALUATIONS).read_text().splitlines()
+        assert len(records) == step // 100 - 1
+        if step == 100 and first == 1:  # let this one through
+            assert len(records) == 0
+            with pytest.raises(InterruptedRunError):
+                go(plan, root, stop_at(60))
+            assert len((root / "seed-0" / EVALUATIONS).read_text().splitlines()) == 1
+    assert go(plan, root) == []
+    same_runs(tmp_path / "whole", root)
 
 
 @pytest.fixture

@@ -102,8 +102,15 @@ class Session:
         self.actions = actions
 
 
-def play(stepper: Stepper, act: Callable[[Any], Any], episodes: int, seed: int) -> Evaluation:
+def play(
+    stepper: Stepper,
+    act: Callable[[Any], Any],
+    episodes: int,
+    seed: int,
+    watch: Callable[[], None] = lambda: None,
+) -> Evaluation:
     """Play episodes with a policy that takes observations, and gives actions, as environments do.
+    What watches is called after each step, and may raise an error to end it.
 
     They are seeded, and the environment should be used for nothing else. Each environment of a
     vector plays its share of them: the first ones to end anywhere would be the short ones.
@@ -124,5 +131,6 @@ def play(stepper: Stepper, act: Callable[[Any], Any], episodes: int, seed: int) 
             if left[ended.env] > 0:
                 left[ended.env] -= 1
                 found.append(ended)
+        watch()
     _, returns, lengths = zip(*found, strict=True)
     return Evaluation(float(np.mean(returns)), float(np.std(returns)), returns, lengths)

@@ -227,6 +227,7 @@ class RunDirectory:
         last = self._last_record()
         unit = next((u for u in ("episodes", "steps") if settings.get(u)), None)
         done = _whole(last.get({"episodes": "episode", "steps": "step"}.get(unit or "", "")))
+        done = _whole(result.get(unit or "")) or done  # the last record may be from before the end
         env = settings.get("env")
         env = env.get("kind") if isinstance(env, dict) else env
         created = _number(run.get("created"))

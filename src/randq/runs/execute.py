@@ -203,7 +203,8 @@ def _one_by_one(
             shown = now
             mean = f", mean return {counts.mean(0):.1f}" if counts.last else ""
             speed = f"{counts.steps / counts.elapsed:,.0f} steps/s"
-            note = f"seed {seed}, {counts.episodes} episodes{mean}, {speed}"
+            now_what = ", evaluating" if counts.evaluating else ""
+            note = f"seed {seed}, {counts.episodes} episodes{mean}, {speed}{now_what}"
             watch(Progress(counts.steps, plan.steps, "steps", note))
 
     run.run(show)

@@ -36,7 +36,11 @@ class Counts:
     last: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=LAST))
     """Return and length of the last episodes."""
     evaluation: float | None = None
-    """The last one."""
+    """The last one ..."""
+    evaluated: int = 0
+    """... and the step that it was at."""
+    evaluating: bool = False
+    """Whether one is under way."""
     inexact: list[int] = field(default_factory=list)
     """Steps at which the run was resumed and its episode had to begin anew."""
 
@@ -101,8 +105,7 @@ class GymRun:
 
     def _train(self, watch: Callable[[Counts], None]) -> None:
         plan, counts = self._plan, self.counts
-        every = plan.resolved.evaluate_every
-        assert every is not None
+        self._evaluate_if_due(watch)  # where a signal stopped an evaluation
         before = saved = time.perf_counter()
         while counts.steps < plan.steps:
             taken, ended = self._session.advance()
@@ -115,11 +118,7 @@ class GymRun:
                 self.recorder.episodes([(counts.episodes, counts.steps, length, total)])
             if counts.steps % plan.log_every == 0:
                 self._log()
-            if counts.steps % every == 0 or counts.steps == plan.steps:
-                found = self._evaluate()
-                counts.evaluation = found.mean
-                row = (counts.steps, counts.episodes, found.mean, found.std)
-                self.recorder.evaluations([row])
+            self._evaluate_if_due(watch)
             watch(counts)
             asked = self._asked()
             if asked or now - saved >= plan.checkpoint_every:
@@ -148,7 +147,25 @@ class GymRun:
             ]
         )
 
-    def _evaluate(self) -> Evaluation:
+    def _evaluate_if_due(self, watch: Callable[[Counts], None]) -> None:
+        plan, counts = self._plan, self.counts
+        every = plan.resolved.evaluate_every
+        assert every is not None
+        due = counts.steps % every == 0 or counts.steps == plan.steps
+        if not due or counts.steps == counts.evaluated:
+            return
+        counts.evaluating = True
+        try:
+            found = self._evaluate(watch)
+        except InterruptedRunError:  # whoever goes on begins it again
+            self._save_checkpoint()
+            raise
+        finally:
+            counts.evaluating = False
+        counts.evaluation, counts.evaluated = found.mean, counts.steps
+        self.recorder.evaluations([(counts.steps, counts.episodes, found.mean, found.std)])
+
+    def _evaluate(self, watch: Callable[[Counts], None]) -> Evaluation:
         """In an environment of its own, made anew: nothing of it has to be remembered."""
         stepper = Stepper(self._plan.make_env())
         spaces = stepper.spaces
@@ -158,8 +175,13 @@ class GymRun:
             chosen = policy(seen if spaces.categories is None else seen - spaces.first_category)
             return chosen if spaces.continuous else chosen + spaces.first_action
 
+        def look() -> None:
+            watch(self.counts)
+            if asked := self._asked():
+                raise InterruptedRunError(asked)
+
         try:
-            return play(stepper, act, self._plan.evaluation_episodes, self._seed)
+            return play(stepper, act, self._plan.evaluation_episodes, self._seed, look)
         finally:
             stepper.env.close()
 
@@ -189,6 +211,7 @@ class GymRun:
                 "elapsed": counts.elapsed,
                 "last": list(counts.last),
                 "evaluation": counts.evaluation,
+                "evaluated": counts.evaluated,
                 "inexact": counts.inexact,
             },
             "span": [oldest, end],
@@ -238,7 +261,7 @@ class GymRun:
             raise StorageError("it is of another step")
         for start, rows in self._segments.read(*span, replay.row):
             session.state = self._host.put(session.state, rows, start)
-        counts = header["counts"]
+        counts = {"evaluated": step, **header["counts"]}  # earlier versions did not say
         last = deque(((float(a), int(b)) for a, b in counts["last"]), maxlen=LAST)
         self.counts = Counts(**{**counts, "last": last})
         self._kept = span[1]
