@@ -165,6 +165,102 @@ def test_evaluation_in_a_vector_is_not_of_the_short_episodes():
         assert 0.35 < np.mean(np.array(lengths) == 100) < 0.65
 
 
+@pytest.mark.parametrize(
+    "env", [lambda: "Pendulum-v1", lambda: "Acrobot-v1", lambda: Discretised(Corridor())]
+)
+def test_evaluation_in_other_spaces_is_refused(env):
+    agent = make("ddqn")
+    with pytest.raises(ValueError, match=r"env: got .* takes the spaces that the agent was made"):
+        randq.evaluate(agent, env(), 1)
+    with pytest.raises(ValueError, match=r"env: got .* takes the spaces that the agent was made"):
+        randq.evaluate(agent.sample(0), env(), 1)
+
+
+class Grid(gymnasium.Env):
+    """Takes a matrix of numbers."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,))
+    action_space = gymnasium.spaces.Box(-2.0, 5.0, (2, 2))
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        assert action in self.action_space
+        return np.zeros(3, np.float32), 0.0, False, False, {}
+
+
+def test_actions_have_the_shape_of_the_space():
+    small = {"hidden": (8,), "batch_size": 8, "learning_starts": 8, "replay_capacity": 100}
+    agent = randq.make("mnf-ddpg", Grid(), **small).learn(20, progress_bar=False)
+    x, xs = np.zeros(3), np.zeros((5, 3))
+    for acts in (
+        lambda x: agent.predict(x)[0],
+        lambda x: agent.predict(x, deterministic=False)[0],
+        agent.sample(0),
+    ):
+        assert acts(x) in Grid.action_space
+        assert acts(xs).shape == (5, 2, 2)
+    action = agent.predict(x)[0]
+    np.testing.assert_allclose(agent.q_values(x, action), agent.q_values(x), rtol=1e-5)
+    assert agent.q_values(xs, np.stack([action] * 5)).shape == (5, 1)
+
+
+@pytest.mark.parametrize("key", [-1, 2**70, True])
+def test_what_is_no_key_is_refused(key):
+    agent = make("mnf-dqn")
+    with pytest.raises(ValueError, match=r"key: got .* takes a whole number"):
+        agent.sample(key)
+    with pytest.raises(ValueError, match=r"key: got .* takes a whole number"):
+        agent.q_samples(np.zeros(1), key=key)
+
+
+def test_numbers_of_numpy_are_numbers():
+    agent = make("mnf-dqn", seed=np.int64(3))
+    same = make("mnf-dqn", seed=3)
+    x = np.zeros(1)
+    np.testing.assert_array_equal(agent.q_values(x), same.q_values(x))
+    a, b = agent.sample(np.int32(3)), agent.sample(jax.random.key(3))
+    np.testing.assert_array_equal(a.q_values(x), b.q_values(x))
+
+
+@pytest.mark.parametrize("seen", [[[1.0], [2.0, 3.0]], (np.zeros(1), {}), "abc", [1e300]])
+def test_what_is_no_observation_is_refused(seen):
+    with pytest.raises(ValueError, match="observation: got"):
+        make("ddqn").predict(seen)
+
+
+class OldFashioned(Corridor):
+    """As environments were before Gymnasium."""
+
+    def __init__(self, old):
+        super().__init__()
+        self.old = old
+
+    def reset(self, **settings):
+        seen = super().reset(**settings)
+        return seen[0] if self.old == "reset" else seen
+
+    def step(self, action):
+        seen, reward, terminated, truncated, info = super().step(action)
+        if self.old == "step":
+            return seen, reward, terminated or truncated, info
+        return [[1.0], [2.0, 3.0]], reward, terminated, truncated, info
+
+
+@pytest.mark.parametrize(
+    ("old", "says"),
+    [
+        ("reset", r"step 0: .* from reset; it must be \(observation, info\)"),
+        ("step", r"step 1: the environment returned 4 values from step; it must be"),
+        ("ragged", "step 1: the environment returned an observation that is no array"),
+    ],
+)
+def test_an_old_interface_is_named(old, says):
+    with pytest.raises(BrokenEnvironmentError, match=says):
+        make("ddqn", OldFashioned(old)).learn(20, progress_bar=False)
+
+
 def test_the_same_seed_learns_the_same_and_asking_changes_nothing():
     runs = []
     for asks in (False, True):

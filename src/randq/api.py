@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +49,9 @@ class Progress(NamedTuple):
         returns = [played.episode_return for played in self.episodes]
         return float(np.mean(returns)) if returns else float("nan")
 
+
+Seed = int | np.integer[Any] | Key
+"""What randomness begins with."""
 
 Acts = Callable[[Any], np.ndarray | np.integer[Any]]
 """The action for one observation, or for each of a batch."""
@@ -189,7 +192,9 @@ class Agent:
         def act(observation: Any) -> np.ndarray | np.integer[Any]:
             xs, batched = self._checked(observation)
             actions = program(xs)
-            if not self.spaces.continuous:
+            if self.spaces.continuous:
+                actions = self._shaped(actions)
+            else:
                 actions = actions.astype(np.int64) + self.spaces.first_action
             found: np.ndarray | np.integer[Any] = actions if batched else actions[0]
             return found
@@ -204,7 +209,7 @@ class Agent:
         return self._values(observation, action, self._programs.mean, self._now.agent)
 
     def q_samples(
-        self, observation: Any, n: int = 100, key: int | Key = 0, action: Any = None
+        self, observation: Any, n: int = 100, key: Seed = 0, action: Any = None
     ) -> np.ndarray:
         """Q-values of n draws: an axis of draws before those of `q_values`."""
         whole("n", n, at_least=1)
@@ -212,7 +217,7 @@ class Agent:
         return self._values(observation, action, self._programs.samples, self._now.agent, keys)
 
     def uncertainty(
-        self, observation: Any, n: int = 100, key: int | Key = 0, action: Any = None
+        self, observation: Any, n: int = 100, key: Seed = 0, action: Any = None
     ) -> Uncertainty:
         """How far n draws differ, for one observation or for each of a batch."""
         samples = self.q_samples(observation, n, key, action)
@@ -223,7 +228,7 @@ class Agent:
             disagreement = np.full_like(disagreement, np.nan)
         return Uncertainty(samples.mean(axis=0), samples.std(axis=0), disagreement)
 
-    def sample(self, key: int | Key) -> Policy:
+    def sample(self, key: Seed) -> Policy:
         """One draw of the posterior, as a policy that stays as it is."""
         draw = self._programs.draw(self._now.agent.posterior, _key(key))
         # A program may hand on its input; learning would then use up what the policy holds.
@@ -240,9 +245,17 @@ class Agent:
     def best(self, output: np.ndarray) -> np.ndarray | np.integer[Any]:
         """The actions that outputs stand for, as the environment has them."""
         if self.spaces.continuous:
-            return output
+            return self._shaped(output)
         best: np.ndarray | np.integer[Any] = np.argmax(output, axis=-1) + self.spaces.first_action
         return best
+
+    def _shaped(self, numbers: np.ndarray) -> np.ndarray:
+        """Numbers in the shape that the environment's actions have."""
+        return numbers.reshape(*numbers.shape[:-1], *self._action_shape)
+
+    @property
+    def _action_shape(self) -> tuple[int, ...]:
+        return self.spaces.action_shape or (self.spaces.num_actions,)
 
     def _values(self, observation: Any, action: Any, program: Any, *arguments: Any) -> np.ndarray:
         """Q-values of observations, with actions where those are numbers."""
@@ -251,7 +264,8 @@ class Agent:
         takes = "None where actions are to choose from"
         require(self.spaces.continuous, "action", action, takes)
         xs, size = np.asarray(observation), self.spaces.num_actions
-        shape = (*xs.shape[: xs.ndim - len(self.spaces.observation_shape)], size)
+        batch = xs.shape[: xs.ndim - len(self.spaces.observation_shape)]
+        shape = (*batch, *self._action_shape)
         actions = np.asarray(action)
         fits = actions.shape == shape and actions.dtype.kind in "fiub"
         require(fits and bool(np.isfinite(actions).all()), "action", action, f"shape {shape}")
@@ -266,14 +280,20 @@ class Agent:
 
     def _checked(self, observation: Any) -> tuple[np.ndarray, bool]:
         """Observations with a batch axis, and whether they had one."""
-        xs = np.asarray(observation)
         shape = self.spaces.observation_shape
         takes = f"shape {shape}, or {('batch', *shape)} for a batch, as the environment has it"
+        try:
+            xs = np.asarray(observation)
+        except ValueError:  # such as what `reset` returns, which is an observation and more
+            require(False, "observation", observation, takes)
         batched = xs.ndim == len(shape) + 1
         fits = xs.shape[int(batched) :] == shape and xs.ndim - batched == len(shape)
-        require(fits and xs.dtype.kind in "fiub", "observation", xs.shape, takes)
+        got = xs.shape if xs.dtype.kind in "fiub" else observation
+        require(fits and xs.dtype.kind in "fiub", "observation", got, takes)
         if xs.dtype.kind == "f":
-            require(bool(np.isfinite(xs).all()), "observation", observation, "finite numbers")
+            with np.errstate(over="ignore"):
+                finite = bool(np.isfinite(xs.astype(np.float32)).all())
+            require(finite, "observation", observation, "finite numbers of single precision")
         if self.spaces.categories is not None:
             xs = xs - self.spaces.first_category
             known = bool(np.all((xs >= 0) & (xs < self.spaces.categories)))
@@ -331,12 +351,15 @@ class _Programs:
         self.draw = jax.jit(lambda posterior, key: posterior.sample(key).network)
 
 
-def make(name: str, env: GymEnv | str, *, seed: int = 0, **settings: Any) -> Agent:
+def make(
+    name: str, env: GymEnv | str, *, seed: int | np.integer[Any] = 0, **settings: Any
+) -> Agent:
     """An agent by the name of its preset, for an environment or the name of one.
 
     Settings are those of `DQN` or `DDPG`; one inside another is given by its dotted name:
     `make("mnf-dqn", env, **{"posterior.flow_steps": 2})`.
     """
+    seed = int(seed) if isinstance(seed, np.integer) else seed
     whole("seed", seed, at_least=0)
     require(seed < 2**31, "seed", seed, "an integer below 2**31")
     made = find(env) if isinstance(env, str) else env
@@ -374,12 +397,26 @@ def evaluate(
     """
     whole("episodes", episodes, at_least=1)
     stepper = Stepper(find(env) if isinstance(env, str) else env)
+    spaces = (agent.agent if isinstance(agent, Policy) else agent).spaces
+    same = _playable(stepper.spaces) == _playable(spaces)
+    got = f"{stepper.observation_space} and {stepper.action_space}"
+    require(same, "env", got, f"the spaces that the agent was made for, {spaces}")
     act = agent if isinstance(agent, Policy) else lambda xs: agent.predict(xs)[0]
     return play(stepper, act, episodes, seed)
 
 
-def _key(key: int | Key) -> Key:
-    return jax.random.key(key) if isinstance(key, int) else key
+def _playable(spaces: Spaces) -> Spaces:
+    """What must be the same to play somewhere else: all but the bounds of observations."""
+    return replace(spaces, low=None, high=None, stack=0)
+
+
+def _key(key: Seed) -> Key:
+    if isinstance(key, jax.Array):
+        return key
+    takes = "a whole number from 0 to 2**31 - 1, or a key of jax.random.key"
+    number = isinstance(key, int | np.integer) and not isinstance(key, bool)
+    require(number and 0 <= int(key) < 2**31, "key", key, takes)
+    return jax.random.key(int(key))
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def within(setting: str, got: object, low: float, high: float) -> None:
 def one_of(setting: str, got: object, options: Iterable[str]) -> None:
     """Require one of a few words, and guess which one was meant."""
     options = list(options)
-    takes = "one of " + ", ".join(options)
+    takes = "one of " + ", ".join(options) if options else "nothing: there is none"
     if close := difflib.get_close_matches(str(got), options, n=1):
         takes += f" (did you mean {close[0]!r}?)"
     require(got in options, setting, got, takes)

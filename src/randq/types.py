@@ -57,6 +57,8 @@ class Spaces:
     """Least value of each number of an action; None where an action is one of several."""
     action_high: tuple[float, ...] | None = None
     """Greatest value of each."""
+    action_shape: tuple[int, ...] | None = None
+    """Shape that the environment gives those numbers, if that is not one row."""
     stack: int = 0
     """How many frames an observation is a stack of, along its first axis, the newest last: an
     episode begins with its first frame repeated, and each step adds one. 0 if it is none."""
@@ -70,6 +72,9 @@ class Spaces:
         low, high = self.action_low or (), self.action_high or ()
         fits = len(low) == len(high) == self.num_actions > 0
         require(fits, "action_high", high, f"{self.num_actions} bounds, and so action_low")
+        shape = (self.num_actions,) if self.action_shape is None else self.action_shape
+        fits = math.prod(shape) == self.num_actions
+        require(fits, "action_shape", shape, f"{self.num_actions} numbers")
         for pair in zip(low, high, strict=True):
             require(is_box(*pair), "action_high", pair, "finite bounds, the lower one first")
 

@@ -101,9 +101,10 @@ def _actions_of(action: spaces.Space[Any]) -> dict[str, Any]:
     assert isinstance(action, spaces.Box)
     low, high = (tuple(x.astype(np.float64).ravel().tolist()) for x in (action.low, action.high))
     ok = len(low) > 0 and all(map(is_box, low, high))
-    takes = "finite bounds that are less than a million apart (gymnasium.wrappers can set some)"
-    require(ok, "action space", action, takes)
-    return {"num_actions": len(low), "action_low": low, "action_high": high}
+    takes = "finite bounds, the lower one first, that are less than a million apart"
+    require(ok, "action space", action, f"{takes} (gymnasium.wrappers can set some)")
+    shape = None if action.shape == (len(low),) else tuple(int(size) for size in action.shape)
+    return {"num_actions": len(low), "action_low": low, "action_high": high, "action_shape": shape}
 
 
 class Stepper:
@@ -195,7 +196,10 @@ class Stepper:
         if not self._vector and self._seed is not None:
             rng = None if seed is not None else _rng(self.env.unwrapped)
             self._begun = {"seed": self._seed, "rng": rng}
-        return self._checked(self.env.reset(seed=seed)[0])
+        begun: Any = self.env.reset(seed=seed)
+        if not isinstance(begun, tuple) or len(begun) != 2:
+            raise self._error(f"{_short(begun)} from reset", "it must be (observation, info)")
+        return self._checked(begun[0])
 
     @property
     def position(self) -> Position | None:
@@ -275,7 +279,11 @@ class Stepper:
         return self._step_one(self._for_env(actions)[0])
 
     def _step_one(self, action: Any) -> Arrived:
-        raw, reward, terminated, truncated, info = self.env.step(action)
+        result: Any = self.env.step(action)
+        if not isinstance(result, tuple) or len(result) != 5:
+            hint = "it must be (observation, reward, terminated, truncated, info)"
+            raise self._error(f"{_short(result)} from step", hint)
+        raw, reward, terminated, truncated, info = result
         observation = final = self._checked(raw)
         if terminated or truncated:
             self._same_spaces()
@@ -313,7 +321,12 @@ class Stepper:
         return final
 
     def _checked(self, raw: Any) -> np.ndarray:
-        return self._converted(np.asarray(raw), self.num_envs)
+        try:
+            array = np.asarray(raw)
+        except ValueError:
+            hint = f"its space says {self._shape}"
+            raise self._error(f"an observation that is no array, {_short(raw)}", hint) from None
+        return self._converted(array, self.num_envs)
 
     def _converted(self, raw: np.ndarray, envs: int) -> np.ndarray:
         if not self._vector:
@@ -361,6 +374,14 @@ class Stepper:
         return BrokenEnvironmentError(
             f"step {self.steps}: {who} {got}; {hint}. What was learnt until then is kept."
         )
+
+
+def _short(got: Any) -> str:
+    """What was got in its first words: how many things, or what one looks like."""
+    if isinstance(got, tuple):
+        return f"{len(got)} values"
+    text = " ".join(repr(got).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _rng(env: Any) -> Any:
