@@ -128,7 +128,7 @@ class Agent:
             stepper.spaces == self.spaces,
             "env",
             f"{stepper.observation_space} and {stepper.action_space}",
-            f"the spaces that the agent was made for, {self.spaces}",
+            f"the spaces that the agent was made for ({self.spaces})",
         )
         known = None if self._session is None and self._memory is None else self._now
         host = Host(self.settings, self.spaces, stepper.num_envs)
@@ -400,7 +400,7 @@ def evaluate(
     spaces = (agent.agent if isinstance(agent, Policy) else agent).spaces
     same = _playable(stepper.spaces) == _playable(spaces)
     got = f"{stepper.observation_space} and {stepper.action_space}"
-    require(same, "env", got, f"the spaces that the agent was made for, {spaces}")
+    require(same, "env", got, f"the spaces that the agent was made for ({spaces})")
     act = agent if isinstance(agent, Policy) else lambda xs: agent.predict(xs)[0]
     return play(stepper, act, episodes, seed)
 

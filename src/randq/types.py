@@ -78,6 +78,16 @@ class Spaces:
         for pair in zip(low, high, strict=True):
             require(is_box(*pair), "action_high", pair, "finite bounds, the lower one first")
 
+    def __str__(self) -> str:
+        """In a few words, however many numbers there are."""
+        seen = f"shape {self.observation_shape}, {self.dtype}{_range(self.low, self.high)}"
+        if self.categories is not None:
+            seen = f"one of {self.categories}"
+        action = f"one of {self.num_actions}"
+        if self.continuous:
+            action = f"{self.num_actions} numbers{_range(self.action_low, self.action_high)}"
+        return f"observations: {seen}; actions: {action}"
+
     @property
     def continuous(self) -> bool:
         """Whether an action is a vector of numbers, rather than one of several."""
@@ -93,6 +103,13 @@ class Spaces:
         if self.continuous:
             return output.astype(jnp.float32)
         return jnp.argmax(output, axis=-1).astype(jnp.int32)
+
+
+def _range(low: tuple[float | None, ...] | None, high: tuple[float | None, ...] | None) -> str:
+    """From which number to which, if all of them have bounds."""
+    lows, highs = ([x for x in bound or () if x is not None] for bound in (low, high))
+    full = len(lows) == len(highs) == len(low or ()) > 0
+    return f" from {min(lows):g} to {max(highs):g}" if full else ""
 
 
 def is_box(low: float, high: float) -> bool:

@@ -41,6 +41,18 @@ def test_bounds_become_plain_numbers():
     assert spaces.action_low == (-0.3, 0.0, 1.0)
     assert spaces.action_high == (0.1, 5.0, 1.5)
     assert not spaces_of(SEEN, Discrete(3)).continuous
+    assert spaces.action_shape == (1, 3)
+    assert spaces_of(SEEN, Box(-1, 1, (2,))).action_shape is None
+
+
+def test_spaces_in_a_few_words():
+    said = {
+        spaces_of(SEEN, ODD): "shape (2,), float32 from -1 to 1; actions: 3 numbers from -0.3 to 5",
+        spaces_of(Discrete(4), Discrete(3)): "one of 4; actions: one of 3",
+        spaces_of(Box(-np.inf, 1, (2,)), Discrete(3)): "shape (2,), float32; actions: one of 3",
+    }
+    for spaces, words in said.items():
+        assert str(spaces) == f"observations: {words}"
 
 
 @pytest.mark.parametrize("end", ["low", "high"])
