@@ -381,6 +381,15 @@ def test_pieces_come_together_on_one_page(tmp_path, monkeypatch):
     assert "80,000 frames were run" in page
 
 
+def test_runs_that_do_not_fit_into_memory_together_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("randq.config.available_memory", lambda: 12e9)
+    quick = ReproduceCommand("figure3", out=tmp_path, workers=2)
+    with pytest.raises(ValueError, match=r"^replay_capacity: got '2 runs at once .* fewer workers"):
+        quick.check()
+    replace(quick, workers=1).check()
+    replace(quick, look=True).check()
+
+
 def test_smoke_from_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
     log = run(ReproduceCommand("figure3", scale="smoke", out=tmp_path), tmp_path)

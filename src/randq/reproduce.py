@@ -79,6 +79,8 @@ class ReproduceCommand:
         one_of("scale", self.scale, get_args(Scale))
         one_of(f"scale of {self.figure}", self.scale, EXPERIMENTS[self.figure])
         _check(self.folder, self.workers, [*self.part.jobs(), *self.whole.jobs()])
+        if not self.look:
+            _fit(self.part.jobs(), self.folder, self.workers)
 
     @property
     def folder(self) -> Path:
@@ -131,6 +133,8 @@ class SearchCommand:
     def check(self) -> None:
         one_of("name", self.name, SEARCHES)
         _check(self.folder, self.workers, SEARCHES[self.name].jobs())
+        if not self.look:
+            _fit(SEARCHES[self.name].jobs(), self.folder, self.workers)
 
     @property
     def folder(self) -> Path:
@@ -177,7 +181,6 @@ def _run(
 ) -> tuple[sweep.Finished, ...]:
     """Run some of all jobs, show how it goes, and say which have failed."""
     console, workers = page.console, workers or local.default_workers()
-    _fit(jobs, page.folder, workers)
     some = f"; now {len(jobs)} of its {all_jobs} runs" if len(jobs) < all_jobs else ""
     console.print(f"{page.command}: {page.about}{some}", soft_wrap=True)
     for note in dict.fromkeys(note for job in jobs for note in job.notes):
@@ -206,12 +209,12 @@ def _run(
     return swept.failed
 
 
-def _fit(jobs: Sequence[sweep.Job], folder: Path, workers: int) -> None:
+def _fit(jobs: Sequence[sweep.Job], folder: Path, workers: int | None) -> None:
     """Refuse to run so many at once as do not fit into the memory of this machine."""
     left = [job for job in jobs if (found := job.found(folder)) is None or not found.finished]
     # One of each agent is enough: its replay is as large everywhere, or nearly.
     for job in {type(job.agent_settings.posterior): job for job in left}.values():
-        at_once = min(workers, len(left))
+        at_once = min(workers or local.default_workers(), len(left))
         replay_fits(job.replay_size, job.agent_settings.replay_capacity, at_once)
 
 
