@@ -165,8 +165,8 @@ def test_a_lost_life_is_terminal_in_the_replay_and_not_for_the_episode(truncates
             scores.append(total)
             total = 0.0
     # The score of the game is that of its rewards as they come.
-    assert [length for _, length in ended] == [7, 7, 7]
-    assert [score for score, _ in ended] == scores
+    assert [each.length for each in ended] == [7, 7, 7]
+    assert [each.episode_return for each in ended] == scores
     assert any(abs(score) >= 10 for score in scores)
     state = session.host.unpacked(session.state)
     items, written = state.replay.items, int(state.replay.written[0])
