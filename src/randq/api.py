@@ -156,7 +156,9 @@ class Agent:
                 self._memory = None
                 taken, ended = self._session.advance()
                 self.steps += taken
-                self.episodes += [Played(self.steps, *each[1:]) for each in ended]
+                self.episodes += [
+                    Played(self.steps, each.episode_return, each.length) for each in ended
+                ]
                 done += taken
                 if show is not None:
                     show(done, self)
