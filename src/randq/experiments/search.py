@@ -98,8 +98,9 @@ class GymSearch(Trials):
 RATES = (1e-3, 3e-3)
 SIZES = (0.1, 0.25, 0.5, 1.0)
 ALPHAS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
-"""The paper's grid for Atari. Its grid for MuJoCo also has 4 and 8 times each, and goes on to 0.8:
-of that these are the powers of ten up to 0.01."""
+"""The paper's grid for Atari, and of that for MuJoCo the powers of ten up to 0.01."""
+ALL_ALPHAS = tuple(float(f"{times}e-{power}") for power in (6, 5, 4, 3, 2, 1) for times in (1, 4, 8))
+"""The paper's grid for MuJoCo, from 1e-6 to 0.8."""
 SMALL_ALPHAS = (1e-6, 1e-4)
 SCOPES = ("batch", "example")
 """Noise as in the paper, and as in the released code."""
@@ -200,6 +201,16 @@ SEARCHES: Mapping[str, Search | GymSearch] = {
         },
         seeds=range(2005, 2007),
         steps=150_000,
+        evaluate_every=10_000,
+        evaluation_episodes=10,
+    ),
+    "half_cheetah_grid": GymSearch(
+        about="alpha of the two variational agents of Figure 5: the paper's whole grid, all else as"
+        " in their presets; 2 seeds",
+        env="HalfCheetah-v5",
+        grids={agent: {"alpha": ALL_ALPHAS} for agent in ("mnf-ddpg", "bbqn-ddpg")},
+        seeds=range(2010, 2012),
+        steps=100_000,
         evaluate_every=10_000,
         evaluation_episodes=10,
     ),
