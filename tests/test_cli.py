@@ -2,15 +2,19 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
 import randq
-from randq.cli import TrainCommand, main
+from randq.cli import TrainCommand, _train_default, main
+from randq.config import flat, override
+from randq.envs import ENVIRONMENTS
 from randq.exploration import Epsilon, OrnsteinUhlenbeck
-from randq.presets import PRESETS
+from randq.presets import PRESETS, preset, suited
+from randq.runs.plan import find_domain
 
 KEYS = {
     *("agent", "env", "seeds", "median_solved_at", "solved_fraction"),
@@ -143,6 +147,44 @@ def test_list_names_everything_and_guesses(capsys):
     with pytest.raises(SystemExit):
         main(["list", "agent"])
     assert "did you mean 'agents'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("env", ["nchain", "CartPole-v1", "Pendulum-v1"])
+def test_the_presets_are_those_of_an_environment(capsys, env, monkeypatch):
+    """What all agents have in common comes first, then each with what is its own."""
+    monkeypatch.setenv("COLUMNS", "10000")
+    main(["list", "presets", "--env", env])
+    rows = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    agents = suited(find_domain(env))
+    assert [row[0] for row in rows] == ["all", *agents]
+    shared = rows[0][1].removeprefix("of them").strip()
+    for (_, own), agent in zip(rows[1:], agents.values(), strict=True):
+        named = {f"{name} {value}" for name, value in flat(agent).items()}
+        assert set(re.split(r", (?=[a-z])", f"{shared}, {own.strip()}")) == named
+
+
+def test_a_setting_has_one_name():
+    assert flat(Epsilon(end=0.1)) == {"start": 1.0, "end": 0.1, "decay": 1000, "unit": "episodes"}
+    named = flat(preset("dqn", "nchain"))
+    assert (named["epsilon"], named["epsilon.end"]) == ("Epsilon", 0.1)
+    assert override(preset("dqn", "nchain"), {"epsilon.end": 0.2}).epsilon.end == 0.2
+
+
+def test_the_agent_may_follow_the_environment(tmp_path):
+    for words in (["ddqn", "--env", "deep_sea"], ["--env", "deep_sea", "ddqn"]):
+        rest = [*words, "--seeds", "2"]
+        plan = _train_default(rest)
+        assert (plan.name, plan.env) == ("ddqn", ENVIRONMENTS["deep_sea"]())
+        assert rest == ["--seeds", "2"]
+
+
+@pytest.mark.parametrize("words", [["reproduce", "figure1"], ["search", "nchain"]])
+def test_looking_makes_no_folder(capsys, tmp_path, words):
+    nowhere = tmp_path / "nowhere"
+    with pytest.raises(SystemExit):
+        main([*words, "--look", "--out", str(nowhere)])
+    assert f"out: got '{nowhere}', takes a folder with results" in capsys.readouterr().err
+    assert not nowhere.exists()
 
 
 def test_python_runs_the_package_as_the_command():

@@ -21,13 +21,13 @@ from rich.table import Table
 
 from randq import regression, reproduce
 from randq.cache import enable_compilation_cache
-from randq.config import field_names, one_of, parts, require, whole, writable_folder
+from randq.config import field_names, flat, one_of, parts, require, whole, writable_folder
 from randq.envs import ENVIRONMENTS
 from randq.envs.gym.atari import describe
 from randq.envs.gym.stepper import BrokenEnvironmentError
 from randq.experiments import EXPERIMENTS
 from randq.loops.host import DivergedError
-from randq.presets import AGENTS, preset
+from randq.presets import AGENTS, suited
 from randq.report import figures
 from randq.runs.directory import find_runs, read_json
 from randq.runs.execute import (
@@ -42,7 +42,7 @@ from randq.runs.execute import (
 )
 from randq.runs.gym import LAST
 from randq.runs.interrupts import InterruptedRunError
-from randq.runs.plan import CompiledPlan, GymPlan, Plan, default_plan, read_plan
+from randq.runs.plan import CompiledPlan, GymPlan, Plan, default_plan, find_domain, read_plan
 from randq.runs.recorder import require_wandb
 from randq.storage import StorageError
 from randq.version import VERSION
@@ -309,9 +309,12 @@ class ListCommand:
 
     what: tyro.conf.Positional[str]
     """agents, envs, presets or experiments."""
+    env: str = "nchain"
+    """Of presets: the environment to show the settings for."""
 
     def check(self) -> None:
         one_of("what", self.what, ["agents", "envs", "presets", "experiments"])
+        find_domain(self.env)
 
     def run(self, console: Console) -> None:
         table = Table(show_header=False, box=None)
@@ -324,12 +327,25 @@ class ListCommand:
             for names, about in ELSEWHERE.items():
                 table.add_row(names, about)
         elif self.what == "presets":
-            for name in AGENTS:
-                table.add_row(name, str(preset(name)))
+            found = {name: flat(agent) for name, agent in suited(find_domain(self.env)).items()}
+            first = next(iter(found.values()))
+            alike = [
+                setting
+                for setting, value in first.items()
+                if all(setting in each and each[setting] == value for each in found.values())
+            ]
+            table.add_row("all of them", _settings({name: first[name] for name in alike}))
+            for name, each in found.items():
+                own = {setting: value for setting, value in each.items() if setting not in alike}
+                table.add_row(name, _settings(own))
         else:
             for name, scales in EXPERIMENTS.items():
                 table.add_row(name, first_line(next(iter(scales.values()))))
         console.print(table)
+
+
+def _settings(values: dict[str, Any]) -> str:
+    return ", ".join(f"{setting} {value}" for setting, value in values.items())
 
 
 def first_line(thing: object) -> str:
@@ -404,8 +420,8 @@ def _main(arguments: Sequence[str] | None) -> None:
 def _train_default(rest: list[str]) -> TrainCommand | GymTrainCommand:
     """Take AGENT, --env ENV and --config FILE off the arguments: they decide what settings are."""
     typed = shlex.join(["randq", "train", *rest])
-    agent = rest.pop(0) if rest and not rest[0].startswith("-") else None
     env, config = _take(rest, "--env"), _take(rest, "--config")
+    agent = rest.pop(0) if rest and not rest[0].startswith("-") else None
     if config is None:
         kwargs = [rest[i + 1] for i, word in enumerate(rest[:-1]) if word == "--env-kwargs"]
         plan = default_plan(agent or "mnf-dqn", env or "nchain", *kwargs[:1])

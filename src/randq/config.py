@@ -125,6 +125,19 @@ def field_names(record: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(record)]
 
 
+def flat(record: Any, prefix: str = "") -> dict[str, Any]:
+    """Every setting of a record by its dotted name; a record inside is also named by its class."""
+    found: dict[str, Any] = {}
+    for name in field_names(record):
+        value = getattr(record, name)
+        if dataclasses.is_dataclass(value):
+            found[prefix + name] = type(value).__name__
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
 def parts(record: Any) -> dict[str, type]:
     """The records inside a record that may also be missing, each with its class."""
     found: dict[str, type] = {}

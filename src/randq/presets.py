@@ -220,6 +220,12 @@ def domain(env_id: str | None, spaces: Spaces) -> str:
     return "continuous" if spaces.continuous else other
 
 
+def suited(domain: str) -> dict[str, Agent]:
+    """Every agent for the actions of a domain, with its settings there."""
+    agents = CONTINUOUS if domain in CONTINUOUS_DOMAINS else PRESETS
+    return {agent: preset(agent, domain) for agent in agents}
+
+
 def preset(agent: str, domain: str | None = None) -> Agent:
     """The settings of an agent, in a domain that has settings of its own."""
     one_of("agent", agent, AGENTS)

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from randq import sweep
-from randq.config import one_of, replay_fits, whole, writable_folder
+from randq.config import one_of, replay_fits, require, whole, writable_folder
 from randq.experiments import EXPERIMENTS, SEARCHES, Experiment, piece, shown
 from randq.report import atari, deep_sea, figure2, figure5, search, verdict
 from randq.report.page import Page
@@ -78,7 +78,7 @@ class ReproduceCommand:
         one_of("figure", self.figure, EXPERIMENTS)
         one_of("scale", self.scale, get_args(Scale))
         one_of(f"scale of {self.figure}", self.scale, EXPERIMENTS[self.figure])
-        _check(self.folder, self.workers, [*self.part.jobs(), *self.whole.jobs()])
+        _check(self.folder, self.workers, self.look, [*self.part.jobs(), *self.whole.jobs()])
         if not self.look:
             _fit(self.part.jobs(), self.folder, self.workers)
 
@@ -132,7 +132,7 @@ class SearchCommand:
 
     def check(self) -> None:
         one_of("name", self.name, SEARCHES)
-        _check(self.folder, self.workers, SEARCHES[self.name].jobs())
+        _check(self.folder, self.workers, self.look, SEARCHES[self.name].jobs())
         if not self.look:
             _fit(SEARCHES[self.name].jobs(), self.folder, self.workers)
 
@@ -148,9 +148,11 @@ class SearchCommand:
         _perform([] if self.look else jobs, jobs, page, report, self.workers)
 
 
-def _check(folder: Path, workers: int | None, jobs: Sequence[sweep.Job]) -> None:
+def _check(folder: Path, workers: int | None, look: bool, jobs: Sequence[sweep.Job]) -> None:
     if workers is not None:
         whole("workers", workers, at_least=1)
+    if look:
+        require(folder.is_dir(), "out", str(folder), "a folder with results to look at")
     writable_folder("out", folder)
     for job in jobs:
         job.check(folder)

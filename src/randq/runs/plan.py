@@ -173,14 +173,21 @@ def json_object(setting: str, text: str) -> dict[str, Any]:
 def default_plan(name: str, env: str, env_kwargs: str = "{}") -> Plan:
     """An agent in an environment, ours or Gymnasium's, with all settings as they come."""
     one_of("agent", name, AGENTS)
+    settings = preset(name, find_domain(env, env_kwargs))
     if env in ENVIRONMENTS:
-        return CompiledPlan(name, preset(name, env), ENVIRONMENTS[env]())
+        return CompiledPlan(name, settings, ENVIRONMENTS[env]())
+    return GymPlan(name, settings, env, env_kwargs)
+
+
+def find_domain(env: str, env_kwargs: str = "{}") -> str:
+    """Which settings suit an environment, ours or Gymnasium's; it may have to be made."""
+    if env in ENVIRONMENTS:
+        return env
     made = find(env, **json_object("env_kwargs", env_kwargs))
     try:
-        settings = preset(name, domain(env, Stepper(made).spaces))
+        return domain(env, Stepper(made).spaces)
     finally:
         made.close()
-    return GymPlan(name, settings, env, env_kwargs)
 
 
 def read_plan(data: Mapping[str, Any], trust: bool = False) -> Plan:
