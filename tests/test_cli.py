@@ -5,11 +5,13 @@ import json
 import re
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
 import randq
-from randq.cli import TrainCommand, _train_default, main
+from randq.__main__ import main as command
+from randq.cli import RegressionCommand, TrainCommand, _train_default, main
 from randq.config import flat, override
 from randq.envs import ENVIRONMENTS
 from randq.exploration import Epsilon, OrnsteinUhlenbeck
@@ -191,6 +193,25 @@ def test_python_runs_the_package_as_the_command():
     asked = [sys.executable, "-m", "randq", "--version"]
     found = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert found.stdout == f"randq {randq.__version__}\n"
+
+
+@pytest.mark.parametrize("where", ["import", "run"])
+def test_ctrl_c_is_no_traceback(monkeypatch, capsys, where):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    class Importing(ModuleType):
+        __getattr__ = interrupt
+
+    if where == "import":
+        monkeypatch.setitem(sys.modules, "randq.cli", Importing("randq.cli"))
+    else:
+        monkeypatch.setattr(sys, "argv", ["randq", "regression"])
+        monkeypatch.setattr(RegressionCommand, "run", interrupt)
+    with pytest.raises(SystemExit) as stopped:
+        command()
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "randq: stopped\n"
 
 
 @pytest.mark.parametrize("arguments", [["train", "--help"], ["list", "envs"], ["--help"]])
