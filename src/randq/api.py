@@ -378,6 +378,9 @@ def load(path: str | Path, env: GymEnv | str | None = None) -> Agent:
     path = Path(path)
     path = path / AGENT if path.is_dir() else path
     header = storage.read_header(path)
+    if not {"agent", "spaces"} & set(header):
+        holds = ", ".join(header) or "nothing"
+        raise storage.StorageError(f"{path}: not a saved agent, but a file with {holds}")
     try:
         host = from_json(Host, header)
         like = host.memory_shape
