@@ -526,7 +526,7 @@ def test_refuses_what_is_not_an_agent(tmp_path):
     with pytest.raises(StorageError, match="missing"):
         randq.load(tmp_path / "missing")
     storage.save(tmp_path / "rows", np.zeros(3), {"start": 0, "end": 3})
-    with pytest.raises(StorageError, match="not a saved agent, but a file with start, end$"):
+    with pytest.raises(StorageError, match=r"not a saved agent, but a file with start, end$"):
         randq.load(tmp_path / "rows")
 
 

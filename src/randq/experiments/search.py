@@ -99,7 +99,7 @@ RATES = (1e-3, 3e-3)
 SIZES = (0.1, 0.25, 0.5, 1.0)
 ALPHAS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 """The paper's grid for Atari, and of that for MuJoCo the powers of ten up to 0.01."""
-ALL_ALPHAS = tuple(float(f"{times}e-{power}") for power in (6, 5, 4, 3, 2, 1) for times in (1, 4, 8))
+ALL_ALPHAS = tuple(float(f"{times}e-{power}") for power in range(6, 0, -1) for times in (1, 4, 8))
 """The paper's grid for MuJoCo, from 1e-6 to 0.8."""
 SMALL_ALPHAS = (1e-6, 1e-4)
 SCOPES = ("batch", "example")
