@@ -8,7 +8,7 @@ import randq
 # What stands later may import what stands earlier, never the reverse. Modules and packages that do
 # not exist yet have their place here already; one that has no place fails the test.
 ORDER = [
-    *("version", "config", "types", "threefry", "large", "cache", "storage", "packing"),
+    *("version", "config", "types", "threefry", "large", "normal", "cache", "storage", "packing"),
     "envs",
     "replay",
     *("noise", "networks", "actor_critic", "flows", "optimise"),

@@ -79,3 +79,21 @@ def test_keys_of_another_generator_are_passed_on():
     same(threefry.fold_in(key, 3), jax.random.fold_in(key, 3))
     ours = threefry.uniform(key, (5,), jnp.float32, 0.0, 1.0)
     same(ours, jax.random.uniform(key, (5,), jnp.float32))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "count", "key", "block"),
+    # The known answers that come with Random123.
+    [
+        (13, (0, 0), (0, 0), (0x9D1C5EC6, 0x8BD50731)),
+        (13, (0xFFFFFFFF,) * 2, (0xFFFFFFFF,) * 2, (0xFD36D048, 0x2D17272C)),
+        (13, (0x243F6A88, 0x85A308D3), (0x13198A2E, 0x03707344), (0xBA3E4725, 0xF27D669E)),
+        (20, (0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+        (20, (0xFFFFFFFF,) * 2, (0xFFFFFFFF,) * 2, (0x1CB996FC, 0xBB002BE7)),
+        (20, (0x243F6A88, 0x85A308D3), (0x13198A2E, 0x03707344), (0xC4923A9C, 0x483DF7A0)),
+    ],
+)
+def test_the_cipher_has_the_answers_of_its_authors(rounds, count, key, block):
+    key = jax.random.wrap_key_data(jnp.asarray(key, jnp.uint32))
+    x, y = (jnp.asarray(word, jnp.uint32) for word in count)
+    assert tuple(int(word) for word in threefry._encrypted(key, x, y, rounds)) == block

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from randq import threefry
-from randq.large import LARGE, normal
+from randq.large import LARGE
+from randq.normal import normal
 from randq.types import Array, Float, Key
 
 T = TypeVar("T")

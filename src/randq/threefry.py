@@ -20,7 +20,9 @@ from randq.types import Array, Float, Int, Key, Shaped
 Word = Shaped[Array, "..."]
 """Unsigned integers of 32 bits."""
 
-ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+ROUNDS = 20
+"""Of the cipher, as in JAX."""
 PARITY = np.uint32(0x1BD11BDA)
 
 
@@ -32,12 +34,12 @@ def bits(key: Key, shape: tuple[int, ...]) -> Word:
     return high ^ low
 
 
-def blocks(key: Key, shape: tuple[int, ...]) -> tuple[Word, Word]:
+def blocks(key: Key, shape: tuple[int, ...], rounds: int = ROUNDS) -> tuple[Word, Word]:
     """A block of the cipher for each entry of an array: two random words, which `bits` mixes."""
     size = math.prod(shape)
     assert size < 2**32, "numbers would repeat themselves"
     count = jax.lax.iota(jnp.uint32, size).reshape(shape)
-    return _encrypted(key, jnp.zeros_like(count), count)
+    return _encrypted(key, jnp.zeros_like(count), count, rounds)
 
 
 @partial(jax.jit, static_argnums=(1, 2, 3, 4), inline=True)
@@ -81,15 +83,17 @@ def is_threefry(key: Key) -> bool:
     return str(jax.random.key_impl(key)) == "threefry2x32"
 
 
-def _encrypted(key: Key, x: Word, y: Word) -> tuple[Word, Word]:
-    """Threefry-2x32 with 20 rounds (Salmon et al., 2011)."""
+def _encrypted(key: Key, x: Word, y: Word, rounds: int = ROUNDS) -> tuple[Word, Word]:
+    """Threefry-2x32 (Salmon et al., 2011)."""
     first, second = jax.random.key_data(key)
     schedule = (first, second, first ^ second ^ PARITY)
     x, y = x + schedule[0], y + schedule[1]
-    for i in range(5):
-        for turn in ROTATIONS[i % 2]:
-            x = x + y
-            y = ((y << np.uint32(turn)) | (y >> np.uint32(32 - turn))) ^ x
-        x = x + schedule[(i + 1) % 3]
-        y = y + schedule[(i + 2) % 3] + np.uint32(i + 1)
+    for i in range(rounds):
+        turn = ROTATIONS[i % 8]
+        x = x + y
+        y = ((y << np.uint32(turn)) | (y >> np.uint32(32 - turn))) ^ x
+        if i % 4 == 3:
+            key_number = i // 4 + 1
+            x = x + schedule[key_number % 3]
+            y = y + schedule[(key_number + 1) % 3] + np.uint32(key_number)
     return x, y
