@@ -134,6 +134,9 @@ FALLING = {"epsilon": Epsilon(end=0.05, decay=10_000, unit="steps")}
 SLOWLY = Epsilon(end=0.1, decay=1_000_000, unit="steps")
 """The paper's, for Atari games."""
 
+OWN_MAXIMUM = {"double": False}
+"""A target's own maximum, as in the paper's Algorithm 1 and in the released code for Atari."""
+
 OWN: dict[str, dict[str, dict[str, Any]]] = {
     # The best of 8 trials each: docs/searches/mountain_car.md. What those do not vary, the noise
     # of mnf-dqn to begin with and the step of bbqn, was found by a search before that one.
@@ -166,7 +169,10 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
             "posterior.flow_steps": 2,
             "posterior.auxiliary_steps": 2,
             "posterior.flow_hidden": 50,
+            **OWN_MAXIMUM,
         },
+        "bbqn": OWN_MAXIMUM,
+        "noisy-dqn": OWN_MAXIMUM,
         "boot-dqn": {"posterior.shared": "convolutions"},
         "boot-dqn-prior": {"posterior.shared": "convolutions"},
         # Our choice: the last layer follows whenever the target has moved.

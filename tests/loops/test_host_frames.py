@@ -332,6 +332,12 @@ def test_games_have_the_settings_of_the_paper():
     assert preset("boot-dqn", "atari").posterior.heads == 10
 
 
+def test_who_is_double_in_games():
+    """MNF-DQN's target is the paper's Algorithm 1, and the paper's baseline is DDQN."""
+    double = {name for name in PRESETS if preset(name, "atari").double}
+    assert double == {"ddqn", "boot-dqn", "boot-dqn-prior", "bdqn"}
+
+
 @pytest.mark.parametrize("name", ["mnf-dqn", "bbqn", "noisy-dqn"])
 def test_convolutions_are_plain_and_the_layers_after_them_random(name):
     agent = preset(name, "atari")
