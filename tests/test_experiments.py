@@ -109,10 +109,11 @@ def test_a_search_is_fair_and_stays_away_from_the_reported_seeds(name):
     assert len(jobs) == sum(len(search.trials(a)) for a in search.grids) * times
     # Those on MuJoCo began with the settings for any numbers as actions, and led to MuJoCo's.
     domains = (search.env,) if isinstance(search, Search) else ("continuous", "mujoco")
+    domains = ("atari",) if search.env.startswith("atari-") else domains
     for agent in search.grids:
         presets = [preset(agent, domain) for domain in domains]
-        found = [t for t in search.trials(agent) for p in presets if override(p, dict(t)) == p]
-        assert len(found) == 1, "a preset is one of the trials"
+        found = [sum(override(p, dict(t)) == p for t in search.trials(agent)) for p in presets]
+        assert max(found) == 1, "a preset is one of the trials"
 
 
 def test_an_unfair_search_is_refused():

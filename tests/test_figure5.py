@@ -13,7 +13,7 @@ from rich.console import Console
 from randq.cli import main
 from randq.experiments import SEARCHES, piece
 from randq.experiments.figure5 import FIGURE5_AGENTS, FIGURE5_ENVS, FIGURE5_SCALES, figure5_results
-from randq.experiments.search import last_evaluations
+from randq.experiments.search import last_returns
 from randq.posteriors import MNF
 from randq.presets import preset
 from randq.report import figure5, search
@@ -323,7 +323,7 @@ def test_the_table_of_the_search_has_the_best_alpha_first(tmp_path, monkeypatch)
     done = tuple(
         entry for entry in done if entry[0].overrides["alpha"] != 1e-4 or entry[0].seed == 2000
     )
-    found = last_evaluations(there, done)
+    found = last_returns(there, done)
     fixed = {"posterior.initial_std": 0.25, "normalise_observations": False}
     first = ("mnf-ddpg", (("alpha", 1e-6), *fixed.items()))
     assert found[first] == pytest.approx({2000: 2600, 2001: 2601})
@@ -336,3 +336,18 @@ def test_the_table_of_the_search_has_the_best_alpha_first(tmp_path, monkeypatch)
     assert rows[-1] == f"| mnf-ddpg | alpha 0.01{rest} | 2200 | 2201 | 2200 |"
     assert "last 5 evaluations" in page
     assert "seeds 2000 to 2001, 100,000 steps" in page
+
+
+def test_a_search_may_be_judged_by_training(tmp_path):
+    there, done = SEARCHES["amidar"], []
+    for level, job in enumerate(there.jobs()):
+        # What came before the last 100,000 steps must not count, nor must evaluations.
+        episodes = [[99_999, 9e9], [100_000, 9e9], [100_001, level], [200_000, level + 1.0]]
+        done.append((job, {"episodes": episodes, "evaluations": [[200_000, 8e9]]}))
+    swept = Results(tuple(done))
+    page_of(lambda page, swept: search.report("amidar", page, swept), swept, tmp_path)
+    page = (tmp_path / "search.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| mnf-dqn")]
+    assert [line.split(" | ")[2] for line in rows] == ["4", "2", "2", "0"]
+    assert "posterior.initial_gate 2.0, posterior.initial_std 0.25 |" in rows[0]
+    assert "in its last 100,000 steps" in page

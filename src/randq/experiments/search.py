@@ -11,6 +11,7 @@ from randq.config import one_of, require
 from randq.sweep import CompiledJob, GymJob, Result
 
 Measure = Literal["solved_at", "last_return"]
+GymMeasure = Literal["evaluations", "training"]
 Trial = tuple[tuple[str, Any], ...]
 """Settings that are tried together, by dotted name."""
 
@@ -69,13 +70,24 @@ class Search(Trials):
 
 @dataclass(frozen=True)
 class GymSearch(Trials):
-    """A search in an environment of Gymnasium, judged by the mean of the last evaluations."""
+    """A search in an environment of Gymnasium, judged by returns at the end of a run."""
 
     steps: int
     evaluate_every: int
     evaluation_episodes: int
     last: int = 5
-    """How many evaluations count."""
+    """How many evaluations count, or how many times the steps between two."""
+    measure: GymMeasure = "evaluations"
+    """Whose returns count: of evaluations, or of the episodes of training that ended meanwhile."""
+
+    def __post_init__(self) -> None:
+        one_of("measure", self.measure, get_args(GymMeasure))
+        super().__post_init__()
+
+    @property
+    def first_step(self) -> int:
+        """What came after this step counts."""
+        return self.steps - self.last * self.evaluate_every
 
     def jobs(self) -> list[GymJob]:
         return [
@@ -214,6 +226,18 @@ SEARCHES: Mapping[str, Search | GymSearch] = {
         evaluate_every=10_000,
         evaluation_episodes=10,
     ),
+    "amidar": GymSearch(
+        about="how uncertain mnf-dqn begins in Atari games; 1 seed",
+        env="atari-paper/Amidar",
+        grids={
+            "mnf-dqn": {"posterior.initial_gate": (0.0, 2.0), "posterior.initial_std": (0.02, 0.25)}
+        },
+        seeds=range(2000, 2001),
+        steps=200_000,
+        evaluate_every=20_000,
+        evaluation_episodes=1,
+        measure="training",
+    ),
 }
 """Every search of settings by name."""
 
@@ -267,13 +291,14 @@ def best_first(search: Search, score: Score) -> float:
     return score.mean if search.measure == "solved_at" else -score.mean
 
 
-def last_evaluations(
+def last_returns(
     search: GymSearch, done: Iterable[tuple[GymJob, Result]]
 ) -> dict[tuple[str, Trial], dict[int, float]]:
     """For each trial of each agent, what each seed came to."""
+    kind = "evaluations" if search.measure == "evaluations" else "episodes"
     found: dict[tuple[str, Trial], dict[int, float]] = {}
     for job, result in done:
-        values = [value for _, value in result["evaluations"][-search.last :]]
+        values = [value for step, value in result[kind] if step > search.first_step]
         trial = tuple(job.overrides.items())
         found.setdefault((job.agent, trial), {})[job.seed] = float(np.mean(values))
     return found

@@ -13,7 +13,7 @@ from randq.experiments.search import (
     Search,
     Trial,
     best_first,
-    last_evaluations,
+    last_returns,
     scores,
 )
 from randq.report.page import Page, episodes, markdown, terminal
@@ -115,8 +115,7 @@ def _cells(search: Search, score: Score) -> list[str]:
 
 
 def _gym(search: GymSearch, swept: Results) -> Shown:
-    found = last_evaluations(search, swept.of(GymJob))
-    every, played = search.evaluate_every, search.evaluation_episodes
+    found = last_returns(search, swept.of(GymJob))
     rows = []
     for (agent, trial), seeds in found.items():
         mean = float(np.mean(list(seeds.values())))
@@ -126,9 +125,19 @@ def _gym(search: GymSearch, swept: Results) -> Shown:
         f"{search.steps:,} steps",
         (
             "The best trial of each agent comes first: the one with the highest mean over seeds of",
-            f"a run's last {search.last} evaluations. There is one every {every:,} steps, with",
-            f"{played} episodes, all noise disabled.",
+            *_judged(search),
         ),
         [*(f"seed {seed}" for seed in search.seeds), "mean"],
         rows,
     )
+
+
+def _judged(search: GymSearch) -> tuple[str, ...]:
+    every, played = search.evaluate_every, search.evaluation_episodes
+    if search.measure == "evaluations":
+        return (
+            f"a run's last {search.last} evaluations. There is one every {every:,} steps, with",
+            f"{played} episodes, all noise disabled.",
+        )
+    last = search.steps - search.first_step
+    return (f"the returns in training of the episodes that ended in its last {last:,} steps.",)
