@@ -348,6 +348,6 @@ def test_a_search_may_be_judged_by_training(tmp_path):
     page_of(lambda page, swept: search.report("amidar", page, swept), swept, tmp_path)
     page = (tmp_path / "search.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| mnf-dqn")]
-    assert [line.split(" | ")[2] for line in rows] == ["4", "2", "2", "0"]
-    assert "posterior.initial_gate 2.0, posterior.initial_std 0.25 |" in rows[0]
+    assert [line.split(" | ")[2] for line in rows] == ["4", "4", "2", "2", "0"]
+    assert rows[0].startswith("| mnf-dqn | alpha 0.01 |")
     assert "in its last 100,000 steps" in page

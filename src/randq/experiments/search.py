@@ -227,11 +227,9 @@ SEARCHES: Mapping[str, Search | GymSearch] = {
         evaluation_episodes=10,
     ),
     "amidar": GymSearch(
-        about="how uncertain mnf-dqn begins in Atari games; 1 seed",
+        about="alpha of the two variational agents of Figure 3: the paper's grid; 1 seed",
         env="atari-paper/Amidar",
-        grids={
-            "mnf-dqn": {"posterior.initial_gate": (0.0, 2.0), "posterior.initial_std": (0.02, 0.25)}
-        },
+        grids={agent: {"alpha": ALPHAS} for agent in ("mnf-dqn", "bbqn")},
         seeds=range(2000, 2001),
         steps=200_000,
         evaluate_every=20_000,
