@@ -226,6 +226,16 @@ SEARCHES: Mapping[str, Search | GymSearch] = {
         evaluate_every=10_000,
         evaluation_episodes=10,
     ),
+    "half_cheetah_best": GymSearch(
+        about="the best alphas of mnf-ddpg on the whole grid, and the preset, on fresh seeds;"
+        " 6 seeds",
+        env="HalfCheetah-v5",
+        grids={"mnf-ddpg": {"alpha": (8e-4, 1e-3, 0.08, 0.1)}},
+        seeds=range(2012, 2018),
+        steps=100_000,
+        evaluate_every=10_000,
+        evaluation_episodes=10,
+    ),
     "amidar": GymSearch(
         about="alpha of the two variational agents of Figure 3: the paper's grid; 1 seed",
         env="atari-paper/Amidar",
