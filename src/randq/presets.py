@@ -160,7 +160,8 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
         "ddqn": {"epsilon.decay": 30, "learning_rate": 5e-4},
         "dqn": {"epsilon.decay": 30, "learning_rate": 5e-4},
     },
-    # The best trials of two searches: docs/searches/half_cheetah_start.md, half_cheetah_alpha.md.
+    # From docs/searches/half_cheetah_start.md and half_cheetah_alpha.md; half_cheetah_grid.md and
+    # half_cheetah_best.md found no alpha that is better by more than chance.
     "mujoco": {"mnf-ddpg": {"posterior.initial_std": 0.1, "alpha": 0.1}},
     "atari": {
         "dqn": {"epsilon": SLOWLY},
